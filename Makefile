@@ -13,7 +13,7 @@ test: ## install what it needs and run every check (minutes)
 	@scripts/deps.sh test
 	@scripts/test.sh
 
-soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), damaged sealed files (SEALS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
+soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), damaged sealed files (SEALS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000), a tree of objects in a store (OBJECTS=, 2500), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
 	@scripts/deps.sh soak
 	@scripts/soak.sh
 
@@ -29,7 +29,7 @@ bench: ## the benchmarks, with the plain tool's figure beside each
 	@scripts/deps.sh demo
 	@scripts/bench.sh
 
-build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, spank_tarn.so where libslurm-dev is, the plug-in for HDF5 in hdf5, libtarn_phx.so for Python
+build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, spank_tarn.so where libslurm-dev is, the plug-in for HDF5 in hdf5, the RDMA device in verbs where libibverbs-dev is, libtarn_phx.so for Python
 	@scripts/deps.sh build
 	@source scripts/common.sh && tarn_built release && cargo build --quiet --locked --release -p tarn-python && echo "$$tarn"
 

@@ -66,7 +66,14 @@ attach() {
 
 detach() {
     ! mountpoint -q "$dir/mnt" || umount "$dir/mnt"
-    [ ! -s "$dir/client.pid" ] || tail -f /dev/null --pid "$(cat "$dir/client.pid")"
+    [ -s "$dir/client.pid" ] || return 0
+    local client
+    client=$(cat "$dir/client.pid")
+    # Mount namespaces that others have made meanwhile (a test cluster's) may hold the mount, and so keep the client.
+    if ! timeout 5 tail -f /dev/null --pid "$client" && grep -qsaF "$dir/client.vol" "/proc/$client/cmdline"; then
+        kill "$client"
+        timeout 5 tail -f /dev/null --pid "$client" || kill -KILL "$client"
+    fi
 }
 
 up() {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # book.sh BUILT OUT: the documents as a book, OUT/index.html, with a reference out of the programs in the folder BUILT and of docs/man.
-# mdBook is built from crates.io, in target/mdbook, unless there is one in the PATH.
+# mdBook is what mdbook.sh has in target/mdbook.
 set -euo pipefail
 [ $# -eq 2 ] || {
     sed -n '2,3s/^# //p' "$0" >&2
@@ -8,13 +8,8 @@ set -euo pipefail
 }
 built=$(realpath "$1") out=$(realpath -m "$2")
 cd "$(dirname "$(realpath "$0")")/.."
-MDBOOK=0.5.4
-mdbook=$(command -v mdbook || true)
-if [ -z "$mdbook" ]; then
-    root=${CARGO_TARGET_DIR:-$PWD/target}/mdbook
-    [ -x "$root/bin/mdbook" ] || cargo install --quiet --locked --no-default-features --features search --version "$MDBOOK" --root "$root" mdbook
-    mdbook=$root/bin/mdbook
-fi
+mdbook=${CARGO_TARGET_DIR:-$PWD/target}/mdbook
+scripts/mdbook.sh "$mdbook"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -61,4 +56,4 @@ rm -r "$work/share"
 
 sed 's,](\([^.)]\),](docs/\1,; s,](\.\./,](,' docs/SUMMARY.md > "$work/SUMMARY.md"
 sed "s,^build-dir = .*,build-dir = \"$out\"," docs/book.toml > "$work/book.toml"
-"$mdbook" build "$work" >&2
+"$mdbook/mdbook" build "$work" >&2

@@ -4,7 +4,7 @@ PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 target=${CARGO_TARGET_DIR:-target}
 
 # tarn_built PROFILE: builds tarn, with tarnd, libtarn and (where libfabric-dev is installed) libtarnfabric and (where nbdkit-plugin-dev is) the
-# plug-in of nbdkit and (where libslurm-dev is) that of Slurm beside it, libtarnbrick, and sets `tarn` to the binary's absolute path.
+# plug-in of nbdkit and (where libslurm-dev is) that of Slurm and (where libibverbs-dev is) the RDMA device beside it, libtarnbrick, and sets `tarn` to the binary's absolute path.
 tarn_built() {
     local options=()
     [ "$1" = debug ] || options=(--release)
@@ -14,6 +14,7 @@ tarn_built() {
     scripts/spank.sh "$target/$1" || [ $? -eq 3 ]
     scripts/brick.sh "$target/$1"
     scripts/hdf5.sh "$target/$1"
+    scripts/verbs.sh "$target/$1" || [ $? -eq 3 ]
     # shellcheck disable=SC2034  # used by those who source this
     tarn=$(realpath "$target/$1/tarn")
 }

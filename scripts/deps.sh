@@ -15,18 +15,22 @@ slurm=(iproute2 libslurm-dev munge procps slurm-wlm slurm-wlm-basic-plugins)
 shared=(attr glusterfs-client glusterfs-server)
 # nbdkit-plugin-dev makes the plug-in for `tarn block`; the others of its group are its clients.
 block=(e2fsprogs fio gnutls-bin libnbd-bin nbdkit nbdkit-plugin-dev qemu-utils)
+# libibverbs-dev makes the RDMA device of `tarn verbs`; the others are programs that use it, binutils (objdump) reads what they ask for.
+verbs=(binutils ibverbs-utils libibverbs-dev perftest)
+# The object store of the tests: OpenStack Swift, which scripts/swift.py starts.
+swift=(python3-swift swift-account swift-container swift-object swift-proxy)
 # What reads completions and units; zsh and fish are optional for people, not for the tests.
 shells=(fish systemd zsh)
 # examples/analysis, and examples/training (some 600 MB).
 analysis=("${build[@]}" python3 python3-dask python3-numpy python3-xarray python3-zarr)
 training=("${build[@]}" python3 python3-numpy python3-torch)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}")
+test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
 soak=("${test[@]}" debootstrap)
-# mdBook comes from crates.io.
+# mdBook comes from crates.io, for the tests too.
 book=("${build[@]}" mandoc)
 # Zig comes from PyPI.
-portable=("${build[@]}" nbdkit-plugin-dev python3-venv)
+portable=("${build[@]}" libibverbs-dev nbdkit-plugin-dev python3-venv)
 # The example by itself; the slow external store of its benchmark is GlusterFS too.
 openfoam=("${test[@]}")
 
@@ -83,6 +87,9 @@ fi
 case "$1" in
     test | soak | openfoam | all)
         cd "$(dirname "$(realpath "$0")")/.."
+        # Images of processes (`restart = "image"`).
+        scripts/criu.sh "${CARGO_TARGET_DIR:-target}/criu" || fail "no CRIU that works here could be had; the messages are above"
+        scripts/mdbook.sh "${CARGO_TARGET_DIR:-target}/mdbook" || fail "cargo could not install mdBook from crates.io; its messages are above"
         scripts/hdf5-python.sh "${CARGO_TARGET_DIR:-target}/hdf5-python" || fail "pip could not install h5py and netCDF4 from PyPI; its messages are above"
         ;;
 esac

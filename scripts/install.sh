@@ -28,6 +28,10 @@ if [ -d "$built/hdf5" ]; then # a folder of its own, where `tarn h5 exec` looks 
     install -d "$to/lib/tarn/hdf5"
     install -t "$to/lib/tarn/hdf5" "$built"/hdf5/{libh5fdtarn.so,bench}
 fi
+if [ -d "$built/verbs" ]; then # where `tarn verbs` looks for it
+    install -d "$to/lib/tarn/verbs"
+    install -t "$to/lib/tarn/verbs" "$built"/verbs/{libtarnverbs.so,libtarnverbs-storage.so,verbs-serve}
+fi
 install -m 644 -t "$to/include" crates/libtarn/include/*.h
 install -m 644 -t "$to/share/tarn" bindings/fortran/phx.f90 bindings/python/tarn.py
 install -m 644 -t "$to/share/man/man3" docs/man/*.3

@@ -28,7 +28,7 @@ mkdir -p "$all/lib/python3/dist-packages" "$all/share/zsh"
 mv "$all/share/zsh/site-functions" "$all/share/zsh/vendor-completions"
 mv "$all/share/tarn/tarn.py" "$all/lib/python3/dist-packages/"
 find "$all/share/man" -type f -exec gzip -9n {} +
-find "$all/bin" "$all/lib" -type f \( -path '*/bin/*' -o -name '*.so' -o -path '*/hdf5/bench' \) -exec strip --strip-unneeded -R .comment {} +
+find "$all/bin" "$all/lib" -type f \( -path '*/bin/*' -o -name '*.so' -o -path '*/hdf5/bench' -o -name verbs-serve \) -exec strip --strip-unneeded -R .comment {} +
 strip --strip-debug --enable-deterministic-archives "$all/lib/libtarn.a"
 chmod -R u=rwX,go=rX "$all"
 find "$all/lib" -name '*.so' -exec chmod 644 {} +

@@ -22,7 +22,7 @@ command -v rustup > /dev/null && rustup --quiet target add "$triple"
 
 cargo zigbuild --quiet --locked --release -p tarn-cli -p tarn-daemon -p tarn-libtarn --target "$triple.$glibc"
 built=$target/$triple/release
-# The plug-in for HDF5 needs libtarn only; that for nbdkit also nbdkit's header, which asks nothing of a system. libtarnfabric.so is for
+# The plug-in for HDF5 needs libtarn only; that for nbdkit also nbdkit's header, and the RDMA device libibverbs', which ask nothing of a system. libtarnfabric.so is for
 # the libfabric of one system, and is made there (shim.sh).
 export CC="python3 -m ziglang cc -target $machine-linux-gnu.$glibc"
 scripts/hdf5.sh "$built"
@@ -30,9 +30,11 @@ scripts/brick.sh "$built"
 headers=$(mktemp -d)
 trap 'rm -rf "$headers"' EXIT
 cp /usr/include/nbdkit-*.h "$headers" 2> /dev/null || true
+cp -r /usr/include/infiniband "$headers" 2> /dev/null || true
 CC="$CC -I $headers" scripts/nbdkit.sh "$built" || [ $? -eq 3 ]
+CC="$CC -I $headers" scripts/verbs.sh "$built" || [ $? -eq 3 ]
 
-mapfile -t files < <(find "$built" -maxdepth 1 \( -name tarn -o -name tarnd -o -name '*.so' \) && find "$built/hdf5" -type f)
+mapfile -t files < <(find "$built" -maxdepth 1 \( -name tarn -o -name tarnd -o -name '*.so' \) && find "$built/hdf5" "$built/verbs" -type f)
 scripts/glibc.sh "$glibc" "${files[@]}"
 
 [ "$machine" = "$(uname -m)" ] || exit 0

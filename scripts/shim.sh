@@ -1,6 +1,6 @@
 #!/bin/bash
-# shim.sh FOLDER: builds libtarnfabric.so there, through which tarnd uses libfabric (--transport); 3 where libfabric-dev is not
-# installed, as it is not needed for anything else.
+# shim.sh FOLDER: builds libtarnfabric.so there, through which tarnd (--transport) and ranks of programs ($TARN_PHX_TRANSPORT) use
+# libfabric; 3 where libfabric-dev is not installed, as it is not needed for anything else.
 set -euo pipefail
 folder=$(realpath "$1")
 cd "$(dirname "$(realpath "$0")")/../crates/fabric/shim"

@@ -32,36 +32,56 @@ for line in sys.stdin:
         print(os.path.dirname(message["manifest_path"]), message["executable"], sep="\t")'
 }
 
-# lane NAME NICE: runs the test programs that are listed in this file one after the other, as cargo does. All that a program says is
-# shown when it fails, and once more at the very end; else its count.
+# next_of LIST...: the first line of the first of these files that has one, which goes from it.
+next_of() {
+    local list line
+    (
+        flock 9
+        for list in "$@"; do
+            if IFS= read -r line < "$work/$list"; then
+                sed -i 1d "$work/$list"
+                echo "$line"
+                return
+            fi
+        done
+        return 1
+    ) 9>> "$work/lock"
+}
+
+# lane NAME LIST...: runs the test programs in these files one after the other, as cargo does. All that a program says is shown when
+# it fails, and once more at the very end; else its count.
 lane() {
-    local folder program status=0
-    while IFS=$'\t' read -r folder program; do
-        echo "     Running $program" > "$work/$1.one"
-        if (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec nice -n "$2" "$program" --show-output) < /dev/null >> "$work/$1.one" 2>&1; then
-            echo "${program##*/}: $(grep '^test result:' "$work/$1.one")"
+    local nice folder program status=0 name=$1
+    shift
+    while IFS=$'\t' read -r nice folder program < <(next_of "$@"); do
+        echo "     Running $program" > "$work/$name.one"
+        if (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec nice -n "$nice" "$program" --show-output) < /dev/null >> "$work/$name.one" 2>&1; then
+            echo "${program##*/}: $(grep '^test result:' "$work/$name.one")"
         else
             status=1
-            cat "$work/$1.one"
-            { echo && echo "     Running $program" && sed -n '/^failures:$/,$p' "$work/$1.one" && tail -n 5 "$work/$1.one"; } >> "$work/failed"
+            cat "$work/$name.one"
+            { echo && echo "     Running $program" && sed -n '/^failures:$/,$p' "$work/$name.one" && tail -n 5 "$work/$name.one"; } >> "$work/failed"
         fi
-        cat "$work/$1.one" >> "$work/$1.log"
-    done < "$work/$1"
+        cat "$work/$name.one" >> "$work/$name.log"
+    done
     return "$status"
 }
 
 # Runs all tests, adds up their counts, and keeps what tests say that could not be done here: such a test counts as passed. Those of
-# clusters wait most of the time: they have a lane of their own beside the others, which make way for them.
+# clusters wait most of the time: two of them run at once, the longest first, beside one of the others, which makes way for them.
 cargo_tests() {
     local status=0 ok bad left
     programs > "$work/programs" || return 1
-    grep "^$PWD/tests"$'\t' "$work/programs" > "$work/clusters"
-    grep -v "^$PWD/tests"$'\t' "$work/programs" > "$work/others"
+    for long in 'site-' 'allocation-' ''; do
+        grep "^$PWD/tests"$'\t' "$work/programs" | grep "/${long}[^/]*\$" | sed 's/^/0\t/' >> "$work/all-clusters"
+    done
+    awk '!seen[$0]++' "$work/all-clusters" > "$work/clusters"
+    grep -v "^$PWD/tests"$'\t' "$work/programs" | sed 's/^/5\t/' > "$work/others"
     [ -s "$work/clusters" ] && [ -s "$work/others" ] || return 1
-    export -f lane
+    export -f lane next_of
     export work
     # By xargs, as what bash itself starts beside others takes no interrupt.
-    printf '%s\n' "clusters 0" "others 5" | xargs -P 2 -I % bash -c 'lane %' || status=1
+    printf '%s\n' "one clusters others" "two clusters others" "three others clusters" | xargs -P 3 -I % bash -c 'lane %' || status=1
     cargo test --workspace --locked --no-fail-fast --doc 2>&1 | tee "$work/doc.log" || status=1
     cat "$work"/*.log > "$work/log"
     read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$work/log")
@@ -78,6 +98,11 @@ python_scripts() {
     git ls-files -z -- '*.py' | xargs -0 /usr/bin/python3 -m pyflakes
 }
 
+# Their rule for verdicts, what they need, what they read of other programs' output, and their pages.
+experiments() {
+    /usr/bin/python3 -m unittest discover -s bench/experiments -p 'test_*.py'
+}
+
 c_sources() {
     git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'bench/experiments/*.[ch]' 'tests/tests/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
@@ -89,6 +114,7 @@ check "cargo test" cargo_tests
 check "tests as an unprivileged user" scripts/test-unprivileged.sh
 check "shell scripts" shell_scripts
 check "python scripts" python_scripts
+check "experiments and their pages" experiments
 check "C shims and plug-ins" c_sources
 check "montage: tarn gives what the plain shell gives" scripts/montage-check.sh
 

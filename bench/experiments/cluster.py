@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 
-from experiment import TOP, missing, need
+from experiment import TOP, missing
 
 sys.path.insert(1, os.path.join(TOP, "bench"))
 from slurm import Site, cluster, configuration  # noqa: E402
@@ -15,12 +15,23 @@ BRICK = "libtarnbrick.so"
 NEEDS = "root, Slurm and munge for the cluster (scripts/deps.sh test)"
 
 
+def cannot(bench):
+    """Why a cluster cannot be made here; None when it can."""
+    absent = [program for program in ("slurmctld", "slurmd", "munged", "tc") if shutil.which(program) is None]
+    if absent:
+        return f"needs {absent[0]}: scripts/deps.sh test installs it"
+    if os.geteuid() != 0:
+        return "needs root, for namespaces, mounts and limited links: run it with sudo"
+    if os.path.realpath(bench.folder).startswith("/tmp/"):
+        return "needs a folder outside /tmp, as the cluster's nodes have a /tmp of their own: name another with --dir"
+    return None
+
+
 def need_cluster(bench):
     """Ends unless a cluster can be made here."""
-    how = "scripts/deps.sh test installs it"
-    need({"slurmctld": how, "slurmd": how, "munged": how, "tc": how}, root=True)
-    if os.path.realpath(bench.folder).startswith("/tmp/"):
-        missing("needs a folder outside /tmp, as the cluster's nodes have a /tmp of their own: name another with --dir")
+    reason = cannot(bench)
+    if reason is not None:
+        missing(reason)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the experiments of storage memory share: queue pairs, a block device, and IOR's stand-in, each by its rate at a size."""
+"""What the experiments of storage memory share: queue pairs, a block device, and IOR, each by its rate at a size."""
 
 import contextlib
 import json
@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import time
 
-from experiment import MIB, TOP, need, run
+from experiment import MIB, need, run
+from ior import root
 from nodes import served
 
 HOW = "scripts/deps.sh test installs it"
@@ -50,6 +51,11 @@ def block(bench, mib):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def fio_rate(said, what):
+    """GB/s of a phase in fio's JSON, which may have notes before it."""
+    return json.loads(said[said.index("{") :])["jobs"][0][what]["bw_bytes"] / 1e9
+
+
 def devices(uris, what, size, jobs, mib, seconds=0.5, warm=0):
     """GB/s of fio at each of several block devices at once: writes in sequence, reads from anywhere, by so many clients at each, once they are warm."""
     order = "write" if what == "write" else "randread"
@@ -62,7 +68,7 @@ def devices(uris, what, size, jobs, mib, seconds=0.5, warm=0):
         said, error = child.communicate()
         if child.returncode != 0:
             raise SystemExit(f"fio failed: {(error or said).strip()[-2000:]}")
-        rates.append(json.loads(said[said.index("{") :])["jobs"][0][what]["bw_bytes"] / 1e9)
+        rates.append(fio_rate(said, what))
     return rates
 
 
@@ -141,28 +147,24 @@ def dd(device, what, mib):
     """GB/s that dd tells of 1 MiB after 1 MiB, past the caches."""
     ends = ["if=/dev/zero", f"of={device}", "oflag=direct", "conv=fsync"] if what == "write" else [f"if={device}", "of=/dev/null", "iflag=direct"]
     done = subprocess.run(["dd", *ends, "bs=1M", f"count={mib}"], capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
-    bytes_, seconds = re.search(r"(\d+) bytes .* copied, ([0-9.e-]+) s", done.stderr).groups()
+    return dd_rate(done.stderr)
+
+
+def dd_rate(said):
+    """GB/s in what dd says at its end."""
+    bytes_, seconds = re.search(r"(\d+) bytes .* copied, ([0-9.e-]+) s", said).groups()
     return int(bytes_) / 1e9 / float(seconds)
 
 
-def ior(bench):
-    """Compiles IOR's stand-in; its path."""
-    need({"mpicc": HOW, "mpirun": HOW})
-    program = os.path.join(bench.folder, "ior")
-    run(["mpicc", "-O2", "-o", program, os.path.join(TOP, "bench", "experiments", "ior.c")])
-    return program
-
-
-def files(program, api, pattern, size, ranks, mib, parent="/dev/shm"):
-    """GB/s of IOR's stand-in in a folder, by default a tmpfs, by phase."""
+def files(ior, api, pattern, size, ranks, mib, parent="/dev/shm"):
+    """GB/s of IOR, or its stand-in, in a folder, by default a tmpfs, by phase."""
     folder = os.path.join(parent, f"tarn-ior-{os.getpid()}")
     os.makedirs(folder)
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     blocks = max(1, mib * MIB // ranks // size)
     try:
         environment = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
-        said = run(["mpirun", "--oversubscribe", "--bind-to", "none", *root, "-np", ranks, program, api, pattern, size, blocks, f"{folder}/f"], env=environment)
+        words = ior.words(api, pattern, size, blocks, f"{folder}/f")
+        said = run(["mpirun", "--oversubscribe", "--bind-to", "none", *root(), "-np", ranks, *words], env=environment)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    seconds = {line.split()[0]: float(line.split()[1]) for line in said.splitlines()}
-    return {what: ranks * blocks * size / 1e9 / seconds[what] for what in ("write", "read")}
+    return {what: ranks * blocks * size / 1e9 / taken for what, taken in ior.seconds(said).items()}

@@ -19,6 +19,12 @@ def measured(bench, outside, pairs, scale, runs, files=None):
     return found
 
 
+def ends(figures, rounds, *what):
+    """For verdicts: the least and the most that so many repetitions can have given of what is named together; one number of a single one."""
+    low, high = (sum(figures[f"{w}, {end}"] for w in what) for end in ("least", "most"))
+    return [low, high] if rounds > 1 else [high]
+
+
 def cell(figures, *what):
     """Seconds of what is named (write, read) together: the sum of the medians, with the sums of the least and of the most."""
     found = {"value": sum(figures[f"{w}, median"] for w in what)}

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import random
 import subprocess
+import threading
 
 from experiment import TOP, need, run, say
 
@@ -34,6 +36,45 @@ def store(folder, mbit, latency):
         yield os.path.join(path, "mnt")
     finally:
         subprocess.run([STORE, "down", path], check=False)
+
+
+class Neighbour:
+    """Another job that uses the external store, as `with` block: it writes for some seconds, computes for some, and so on, by a seed.
+
+    It runs when nobody else wants the processor, since such a job is on other nodes.
+    """
+
+    SECONDS = (2, 10)
+
+    def __init__(self, outside, seed):
+        self.path, self.random, self.ends = os.path.join(outside, "neighbour"), random.Random(seed), threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        """In turns, whichever comes first."""
+        writes = self.random.random() < 0.5
+        while not self.ends.is_set():
+            seconds = self.random.uniform(*self.SECONDS)
+            if writes:
+                self.write(seconds)
+            else:
+                self.ends.wait(seconds)
+            writes = not writes
+
+    def write(self, seconds):
+        """The same file, for so long."""
+        words = ["chrt", "--idle", "0", "timeout", str(seconds), "sh", "-c", 'while dd if=/dev/zero of="$0" bs=1M count=16 conv=fsync; do :; done', self.path]
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as writer:
+            while writer.poll() is None and not self.ends.wait(0.05):
+                pass
+            writer.terminate()
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.thread.join()
 
 
 def fresh(mounted):

@@ -30,6 +30,7 @@ module phx
     integer(c_int64_t) :: replicate_every = 0
     character(:), allocatable :: external
     integer(c_int64_t) :: flush_every = 0, flush_rate = 0
+    character(:), allocatable :: transport
   end type
 
   type, bind(c), public :: phx_dimension
@@ -62,7 +63,8 @@ module phx
     integer(c_int64_t) :: commits = 0, commit_ns = 0, waited_ns = 0, bytes = 0, staged_bytes = 0, ahead_bytes = 0, &
       copied_twice_bytes = 0, destage_ns = 0, last_commit_ns = 0, last_staged_bytes = 0, last_destage_ns = 0, &
       persistent_rate = 0, memory_rate = 0, degraded = 0, damaged_chunks = 0, restored_bytes = 0, restore_ns = 0, &
-      replicated = 0, bare = 0, flushed = 0, flushes_skipped = 0, flush_failed = 0, last_flush_ns = 0, pinned = 0
+      replicated = 0, bare = 0, flushed = 0, flushes_skipped = 0, flush_failed = 0, last_flush_ns = 0, pinned = 0, &
+      rma_put_bytes = 0, tcp_put_bytes = 0, rma_fetched_bytes = 0, tcp_fetched_bytes = 0
   end type
 
   type, bind(c) :: options_of_c
@@ -75,6 +77,7 @@ module phx
     integer(c_int64_t) :: replicate_every = 0
     type(c_ptr) :: external = c_null_ptr
     integer(c_int64_t) :: flush_every = 0, flush_rate = 0
+    type(c_ptr) :: transport = c_null_ptr
   end type
 
   interface
@@ -179,7 +182,7 @@ contains
   integer(c_int) function phx_init(options) result(code)
     type(phx_options), intent(in) :: options
     type(options_of_c) :: given
-    character(:), allocatable, target :: run, tier, memory, meet, key, profile, external
+    character(:), allocatable, target :: run, tier, memory, meet, key, profile, external, transport
     integer(c_int32_t), allocatable, target :: helpers(:)
     given%size = int(c_sizeof(given), c_int32_t)
     given%rank = int(options%rank, c_int32_t)
@@ -200,6 +203,7 @@ contains
     given%external = text(options%external, external)
     given%flush_every = options%flush_every
     given%flush_rate = options%flush_rate
+    given%transport = text(options%transport, transport)
     if (allocated(options%helpers)) then
       helpers = options%helpers
       given%helper_count = size(helpers, kind=c_int32_t)

@@ -33,6 +33,9 @@ program test_phx
 
   call same(phx_checkpoint_commit(), phx_einit, 'a commit before phx_init')
   if (phx_last_error() /= 'call phx_init first') call wrong('its error is ' // phx_last_error())
+  options%transport = 'pigeon'
+  call same(phx_init(options), phx_einvalid, 'a transport that there is not')
+  options%transport = 'libfabric'
   call same(phx_init(options), phx_ok, 'phx_init')
   call same(phx_create_obj('field', field, [nx, ny, nz], phx_block_of([nx, 3 * ny, nz], [1, ny + 1, 1], [nx, ny, nz], [0, 2, 0])), &
     phx_ok, 'create a block')

@@ -236,7 +236,7 @@ def _place(place):
 
 def task(kind, source=None, dest=None, *, verify="copy", durable=False, replace=False, priority=100, after=(),
          deadline=None, rate=0):
-    """A task for Connection.submit. `kind` is nothing, copy, move or remove; a place is a path or file:// URL (outside), a
+    """A task for Connection.submit. `kind` is nothing, copy, move or remove; a place is a path, a file:// or s3:// URL (outside), a
     Space, a Node or Memory. `deadline` in seconds from submission, `rate` in bytes a second."""
     after = list(after)
     made = _Task()

@@ -9,6 +9,10 @@
 
 /* Fields of a line: "mount", mode, name, owner, path. */
 enum { FIELDS = 5 };
+/* The versions of the format that have partitions, and some that are spread over nodes. */
+enum { PARTITIONS = 4, SPREAD = 5 };
+/* Bytes of a page and of the largest block. */
+enum { PAGE = 4096, BLOCK = 1 << 30 };
 
 bool refuse(struct why *why, const char *format, ...) {
     va_list rest;
@@ -93,16 +97,24 @@ static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struc
     if (job->count == JOB_MOUNTS)
         return refuse(why, "line %zu: more than %d mounts", line, JOB_MOUNTS);
     mount->clear = job->clear && strncmp(mode, CLEAR, strlen(CLEAR)) == 0;
+    mount->root = 0;
     if (mount->clear)
         mode += strlen(CLEAR);
-    if (strcmp(mode, "ro") != 0 && strcmp(mode, "rw") != 0)
+    else if (is_digit(mode[0]) && mode[0] != '0' && mode[1] == '-') {
+        mount->root = (size_t)(mode[0] - '0');
+        if (mount->root >= job->stores)
+            return refuse(why, "line %zu: a mount below a root that is not said", line);
+        mode += 2;
+    }
+    mount->partition = job->version >= PARTITIONS && !mount->clear && strcmp(mode, "part") == 0;
+    if (strcmp(mode, "ro") != 0 && strcmp(mode, "rw") != 0 && !mount->partition)
         return refuse(why, "line %zu: a mount is neither `ro` nor `rw`", line);
     if (!job_is_name(fields[2]))
         return refuse(why, "line %zu: this is no name of a dataset", line);
     for (size_t i = 0; i < job->count; i++)
         if (strcmp(job->mounts[i].name, fields[2]) == 0)
             return refuse(why, "line %zu: dataset %s a second time", line, fields[2]);
-    mount->writable = mode[1] == 'w';
+    mount->writable = mode[1] == 'w' || mount->partition;
     mount->name = fields[2];
     mount->path = fields[4];
     if (!is_relative(mount->path))
@@ -112,7 +124,40 @@ static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struc
                       line);
     if (mount->writable && !mount->project && mount->owner != job->user)
         return refuse(why, "line %zu: data of another user to be written", line);
+    if (mount->partition && mount->project)
+        return refuse(why, "line %zu: a partition of a group", line);
     job->count++;
+    return true;
+}
+
+/* Names of hosts with single commas between them, which fit into one variable together with what else
+ * pieces are called. */
+static bool are_nodes(const char *nodes, size_t name) {
+    size_t pieces = 0;
+    for (;;) {
+        size_t length = strcspn(nodes, ",");
+        if (length == 0 || length > JOB_NODE)
+            return false;
+        for (size_t i = 0; i < length; i++)
+            if (!(is_lower(nodes[i]) || is_upper(nodes[i]) || is_digit(nodes[i]) || nodes[i] == '-' ||
+                  nodes[i] == '_' || nodes[i] == '.'))
+                return false;
+        pieces += length + strlen(JOB_PIECE) + name + 1;
+        if (!nodes[length])
+            return pieces <= JOB_PIECES;
+        nodes += length + 1;
+    }
+}
+
+/* How the partition of the line before lies over the job's nodes. */
+static bool spread_line(struct job *job, char *fields[FIELDS], size_t count, size_t line, struct why *why) {
+    struct job_mount *mount = job->count ? &job->mounts[job->count - 1] : NULL;
+    if (!mount || !mount->partition || mount->nodes)
+        return refuse(why, "line %zu: `spread` behind no partition", line);
+    if (count != 3 || !number(fields[1], &mount->block) || mount->block == 0 || mount->block > BLOCK ||
+        mount->block % PAGE != 0 || !are_nodes(fields[2], strlen(mount->name)))
+        return refuse(why, "line %zu: not `spread`, bytes of a block, and names of nodes", line);
+    mount->nodes = fields[2];
     return true;
 }
 
@@ -124,28 +169,70 @@ static bool root_line(const char **root, const char *word, char *fields[FIELDS],
     return true;
 }
 
+/* One more root, which is none of those before. */
+static bool store_line(struct job *job, char *fields[FIELDS], size_t count, size_t line, struct why *why) {
+    if (job->stores == JOB_ROOTS)
+        return refuse(why, "line %zu: more than %d roots", line, JOB_ROOTS);
+    if (!root_line(&job->roots[job->stores], "root", fields, count, line, why))
+        return false;
+    for (size_t i = 0; i < job->stores; i++)
+        if (strcmp(job->roots[i], job->roots[job->stores]) == 0)
+            return refuse(why, "line %zu: a root a second time", line);
+    job->stores++;
+    return true;
+}
+
 static bool line_of(struct job *job, char *text, size_t line, struct why *why) {
     char *fields[FIELDS];
     size_t count = divide(text, fields);
     if (line == 1) {
-        if (count == 1 && strcmp(fields[0], "tarn-job 2") == 0)
+        if (count == 1 && strcmp(fields[0], "tarn-job 5") == 0)
+            job->version = SPREAD;
+        else if (count == 1 && strcmp(fields[0], "tarn-job 4") == 0)
+            job->version = PARTITIONS;
+        else if (count == 1 && strcmp(fields[0], "tarn-job 3") == 0)
+            job->version = 3;
+        else if (count == 1 && strcmp(fields[0], "tarn-job 2") == 0)
             job->version = 2;
         else if (count == 1 && strcmp(fields[0], "tarn-job 1") == 0)
             job->version = 1;
         else
-            return refuse(why, "line 1: not `tarn-job 1` or `tarn-job 2`, the formats that are known here");
+            return refuse(why, "line 1: not `tarn-job 1`, 2, 3, 4 or 5, the formats that are known here");
         return true;
     }
     if (line == 2)
         return (count == 2 && strcmp(fields[0], "user") == 0 && number(fields[1], &job->user)) ||
                refuse(why, "line 2: not `user` and a number");
-    if (line == 3)
-        return root_line(&job->root, "root", fields, count, line, why);
-    if (line == 4 && job->version == 2)
+    bool open = job->version >= 3 && job->count == 0 && !job->clear;
+    if (line == 3 || (line == 4 && job->version == 3) || (open && strcmp(fields[0], "root") == 0))
+        return store_line(job, fields, count, line, why);
+    if ((line == 4 && job->version == 2) || (open && strcmp(fields[0], "clear") == 0))
         return root_line(&job->clear, "clear", fields, count, line, why);
+    if (job->version == SPREAD && strcmp(fields[0], "spread") == 0)
+        return spread_line(job, fields, count, line, why);
     if (count != FIELDS || strcmp(fields[0], "mount") != 0)
         return refuse(why, "line %zu: not `mount`, mode, dataset, owner and path", line);
     return mount_line(job, fields, line, why);
+}
+
+/* Whatever is said to be there is there for some mount; the only store may be there for none. */
+static bool all_used(const struct job *job, struct why *why) {
+    bool in_clear = false, lent = false, spread = false, used[JOB_ROOTS] = {job->stores == 1};
+    for (size_t i = 0; i < job->count; i++) {
+        lent = lent || job->mounts[i].partition;
+        spread = spread || job->mounts[i].nodes;
+        if (job->mounts[i].clear)
+            in_clear = true;
+        else
+            used[job->mounts[i].root] = true;
+    }
+    for (size_t i = 0; i < job->stores; i++)
+        if (!used[i])
+            return refuse(why, "no mount is below root %zu", i);
+    if (lent != (job->version >= PARTITIONS) || spread != (job->version == SPREAD))
+        return refuse(why, "version %d without a partition%s", job->version,
+                      job->version == SPREAD ? " that is spread" : "");
+    return in_clear == (job->clear != NULL) || refuse(why, "no mount is in the job's memory");
 }
 
 bool job_parse(struct job *job, const void *bytes, size_t length, struct why *why) {
@@ -167,11 +254,8 @@ bool job_parse(struct job *job, const void *bytes, size_t length, struct why *wh
         if (!line_of(job, at, ++line, why))
             return false;
     }
-    size_t head = job->version == 2 ? 4 : 3;
+    size_t head = job->version == 2 || job->version == 3 ? 4 : 3;
     if (line < head)
         return refuse(why, "it ends before line %zu", head);
-    bool in_clear = false;
-    for (size_t i = 0; i < job->count; i++)
-        in_clear = in_clear || job->mounts[i].clear;
-    return in_clear == (job->version == 2) || refuse(why, "version 2 without a mount of the job's memory");
+    return all_used(job, why);
 }

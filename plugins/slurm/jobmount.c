@@ -173,19 +173,23 @@ static bool one_mount(int store, int data, const struct job_mount *dataset, stru
 }
 
 static bool all_mounts(const struct job *job, int data, struct why *why) {
-    int store = open_folder(job->root, why), memory = -1;
-    bool done = store >= 0 && (!job->clear || (memory = open_folder(job->clear, why)) >= 0);
+    int stores[JOB_ROOTS], memory = -1;
+    size_t opened = 0;
+    while (opened < job->stores && (stores[opened] = open_folder(job->roots[opened], why)) >= 0)
+        opened++;
+    bool done = opened == job->stores && (!job->clear || (memory = open_folder(job->clear, why)) >= 0);
     for (size_t i = 0; done && i < job->count; i++) {
+        const struct job_mount *dataset = &job->mounts[i];
         struct why because;
-        done = one_mount(job->mounts[i].clear ? memory : store, data, &job->mounts[i], &because);
+        done = one_mount(dataset->clear ? memory : stores[dataset->root], data, dataset, &because);
         if (!done)
             refuse(why, "dataset %s: %s: `tarn data ls` and tarnd's log on this node say what is there",
                    job->mounts[i].name, because.text);
     }
     if (memory >= 0)
         close(memory);
-    if (store >= 0)
-        close(store);
+    while (opened > 0)
+        close(stores[--opened]);
     return done;
 }
 

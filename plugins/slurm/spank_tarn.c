@@ -15,8 +15,11 @@ SPANK_PLUGIN(tarn, 1)
 #include "jobmount.h"
 
 #define PREFIX "TARN_"
-/* "TARN_" and a dataset's name. */
-enum { VARIABLE = sizeof PREFIX + JOB_NAME };
+#define PARTITION "PARTITION_"
+#define BLOCK "BLOCK_"
+#define SOCKET PREFIX "STEP_SOCKET"
+/* "TARN_", "PARTITION_" perhaps, and a name. */
+enum { VARIABLE = sizeof PREFIX + sizeof PARTITION + JOB_NAME };
 /* Bytes of a job's number, which may be of an array: two numbers and `_`. */
 enum { JOB_ID = 24 };
 
@@ -120,18 +123,32 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **words) {
     return ESPANK_SUCCESS;
 }
 
-/* Takes out variables of datasets that another job has had, and which came here with the environment of who
- * has submitted this one. */
+static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+/* Whether a variable is one of the pieces of partitions that are spread over nodes, whoever has set it. */
+static bool is_of_pieces(const char *variable) {
+    const char *value = strchr(variable, '=');
+    if (begins(variable, PREFIX BLOCK))
+        return true;
+    return begins(variable, PREFIX PARTITION) && value && strstr(value, JOB_PIECE);
+}
+
+/* Takes out variables of datasets and partitions that another job has had, and which came here with the
+ * environment of who has submitted this one. Those of pieces are a job's if the socket is: else they are of a
+ * step of `tarn run`. */
 static bool unset_stale(spank_t spank) {
     static const char value[] = "=" JOB_DATA "/";
     char **all, name[VARIABLE];
+    bool spread = false;
     if (spank_get_item(spank, S_JOB_ENV, &all) != ESPANK_SUCCESS)
         return false;
+    for (size_t i = 0; all && all[i]; i++)
+        spread = spread || begins(all[i], SOCKET "=" JOB_DATA "/");
     for (size_t i = 0; all && all[i];) {
         size_t length = strcspn(all[i], "=");
         i++;
-        if (length >= sizeof name || strncmp(all[i - 1], PREFIX, strlen(PREFIX)) != 0 ||
-            strncmp(all[i - 1] + length, value, strlen(value)) != 0)
+        if (length >= sizeof name || !begins(all[i - 1], PREFIX) ||
+            !(begins(all[i - 1] + length, value) || (spread && is_of_pieces(all[i - 1]))))
             continue;
         memcpy(name, all[i - 1], length);
         name[length] = '\0';
@@ -143,16 +160,48 @@ static bool unset_stale(spank_t spank) {
     return true;
 }
 
+/* The names of the pieces of a partition that is spread over the job's nodes, and bytes of a block. The first
+ * of them has the socket by which tasks open pieces in its folder. */
+static bool set_spread(spank_t spank, const struct job_mount *mount, bool first) {
+    static char pieces[JOB_PIECES + 1];
+    char variable[VARIABLE], value[sizeof JOB_DATA + JOB_NAME + sizeof "/tarnd"], *end = pieces;
+    /* `job_parse` has seen that they fit. */
+    for (const char *node = mount->nodes;; node++) {
+        size_t length = strcspn(node, ",");
+        end += sprintf(end, "%s%.*s" JOB_PIECE "%s", end > pieces ? "," : "", (int)length, node, mount->name);
+        node += length;
+        if (!*node)
+            break;
+    }
+    snprintf(variable, sizeof variable, PREFIX PARTITION "%s", mount->name);
+    if (spank_setenv(spank, variable, pieces, 1) != ESPANK_SUCCESS)
+        return false;
+    snprintf(variable, sizeof variable, PREFIX BLOCK "%s", mount->name);
+    snprintf(value, sizeof value, "%u", (unsigned)mount->block);
+    if (spank_setenv(spank, variable, value, 1) != ESPANK_SUCCESS)
+        return false;
+    snprintf(value, sizeof value, JOB_DATA "/%s/tarnd", mount->name);
+    return !first || spank_setenv(spank, SOCKET, value, 1) == ESPANK_SUCCESS;
+}
+
 static bool set_variables(spank_t spank, const struct job *job, struct why *why) {
     static char names[JOB_MOUNTS * (JOB_NAME + 1) + 1];
     char *end = names;
-    bool done = unset_stale(spank);
+    bool done = unset_stale(spank), spread = false;
     for (size_t i = 0; done && i < job->count; i++) {
         const char *name = job->mounts[i].name;
-        char variable[VARIABLE], value[sizeof JOB_DATA + 1 + JOB_NAME];
-        snprintf(variable, sizeof variable, PREFIX "%s", name);
-        snprintf(value, sizeof value, JOB_DATA "/%s", name);
-        end += sprintf(end, "%s%s", i ? " " : "", name);
+        bool partition = job->mounts[i].partition;
+        if (job->mounts[i].nodes) {
+            done = set_spread(spank, &job->mounts[i], !spread);
+            spread = true;
+            continue;
+        }
+        char variable[VARIABLE], value[sizeof JOB_DATA + 2 * (1 + JOB_NAME)];
+        snprintf(variable, sizeof variable, PREFIX "%s%s", partition ? PARTITION : "", name);
+        /* A partition lies in its folder under its own name. */
+        snprintf(value, sizeof value, JOB_DATA "/%s%s%s", name, partition ? "/" : "", partition ? name : "");
+        if (!partition)
+            end += sprintf(end, "%s%s", end > names ? " " : "", name);
         done = spank_setenv(spank, variable, value, 1) == ESPANK_SUCCESS;
     }
     done = done && spank_setenv(spank, PREFIX "DATASETS", names, 1) == ESPANK_SUCCESS;

@@ -40,6 +40,7 @@ pub const LAYERS: &[(u8, &[&str])] = &[
             "tarn-movers",
             "tarn-media",
             "tarn-ranks",
+            "tarn-s3",
             "tarn-fabric",
             "tarn-client",
             "tarn-track",

@@ -4,8 +4,16 @@
 mod bad_links;
 #[path = "allocation/clocks.rs"]
 mod clocks;
+#[path = "allocation/dealt.rs"]
+mod dealt;
+#[path = "allocation/images.rs"]
+mod images;
+#[path = "allocation/lent.rs"]
+mod lent;
 #[path = "allocation/links.rs"]
 mod links;
+#[path = "allocation/objects.rs"]
+mod objects;
 #[path = "allocation/pieces.rs"]
 mod pieces;
 #[path = "allocation/stores.rs"]

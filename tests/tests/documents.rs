@@ -25,19 +25,50 @@ fn links_lead_somewhere() {
             let path = target.split('#').next().unwrap_or_default();
             // What scripts/book.sh makes is in the book alone.
             let made = document.path == "docs/SUMMARY.md" && path.starts_with("reference/");
-            let inside = !path.is_empty() && !path.contains(':') && !made;
-            assert!(
-                !inside || folder.join(path).exists(),
-                "{}: {target} does not exist",
-                document.path
-            );
+            if path.contains(':') || made {
+                continue;
+            }
+            let file = match path {
+                "" => tree::root().join(&document.path),
+                path => folder.join(path),
+            };
+            assert!(file.exists(), "{}: {target} does not exist", document.path);
+            if let Some((_, anchor)) = target.split_once('#')
+                && file.extension().is_some_and(|e| e == "md")
+            {
+                let text = std::fs::read_to_string(&file).expect("a document");
+                assert!(
+                    anchors(&text).any(|a| a == anchor),
+                    "{}: {target}: there is no such heading",
+                    document.path
+                );
+            }
         }
     }
+}
+
+/// The names by which the headings of a document are linked to.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let mut fenced = false;
+    text.lines().filter_map(move |line| {
+        fenced ^= line.starts_with("```");
+        let heading = line.strip_prefix('#').filter(|_| !fenced)?;
+        let name = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        Some(
+            name.chars()
+                .filter(kept)
+                .collect::<String>()
+                .replace(' ', "-"),
+        )
+    })
 }
 
 #[test]
 fn links_are_found() {
     assert_eq!(links("see [a](b.md#c) and [d](e)."), ["b.md#c", "e"]);
+    let text = "# A `b`: c\n```sh\n# none\n```\n### By D's e-f\n";
+    assert_eq!(anchors(text).collect::<Vec<_>>(), ["a-b-c", "by-ds-e-f"]);
 }
 
 #[test]
@@ -132,46 +163,144 @@ fn every_experiment_is_found_and_has_its_page() {
     assert!(count >= 7, "only {count} experiments");
 }
 
+/// A figure that nobody can have printed is none: each section has its commands, in a block of their own.
+#[test]
+fn every_section_of_the_results_has_its_command() {
+    let text = read("docs/results.md");
+    let mut count = 0;
+    for section in text.split("\n## ").skip(1) {
+        let title = section.lines().next().unwrap_or_default();
+        let commands = section.lines().filter_map(|l| l.strip_prefix("    "));
+        let ours = |l: &str| l.starts_with("tarn ") || l.starts_with("bench/");
+        assert!(
+            commands.clone().any(ours),
+            "{title}: which command prints it?"
+        );
+        for program in commands.filter_map(|l| l.split(' ').next()) {
+            let exists = !program.starts_with("bench/") || tree::root().join(program).exists();
+            assert!(exists, "{title}: there is no {program}");
+        }
+        count += 1;
+    }
+    assert!(count > 10, "only {count} sections");
+}
+
 /// The items of the four papers, by their letters: how many each has.
 const ITEMS: [(&str, u32); 4] = [("J", 53), ("W", 38), ("S", 31), ("F", 22)];
+/// What a row says of which something is missing.
+const MARKS: [&str; 3] = ["Partly", "Differs", "Missing"];
+const END: &str = "\n## What is missing or partial, and what it would take\n";
+
+/// The rows of docs/coverage.md: the item, how tarn has it, and what shows it.
+fn rows(text: &str) -> Vec<(&str, &str, &str)> {
+    let rows = text.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ");
+        let id = cells
+            .next()
+            .filter(|id| *id != "id" && !id.starts_with('-'))?;
+        let (_, how, shown) = (cells.next()?, cells.next()?, cells.next()?);
+        assert_eq!(cells.next(), None, "{id} has too many cells");
+        Some((id, how, shown))
+    });
+    rows.collect()
+}
 
 #[test]
-fn every_item_of_the_papers_is_covered_by_what_there_is() {
+fn coverage_has_every_item_of_the_papers_once() {
     let text = read("docs/coverage.md");
-    let rows: Vec<(&str, &str)> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "))
-        .filter(|(id, _)| *id != "id" && !id.starts_with('-'))
-        .collect();
+    let ids: Vec<String> = rows(&text).iter().map(|(id, ..)| (*id).into()).collect();
     let items = ITEMS
         .iter()
         .flat_map(|(letter, most)| (1..=*most).map(move |n| format!("{letter}{n}")));
-    let ids: Vec<String> = rows.iter().map(|(id, _)| (*id).to_owned()).collect();
     assert_eq!(ids, items.collect::<Vec<_>>());
-    let mut named = 0;
-    for (id, row) in rows {
-        let shown = row.rsplit(" | ").next().expect("a last cell");
-        // A file in backquotes, and behind it names of its functions, until the next semicolon.
-        for part in shown.split(';') {
-            let mut code = part.split('`').skip(1).step_by(2);
-            let first = code.next().unwrap_or_default();
-            if let Some(name) = first.strip_prefix("tarn reproduce ") {
-                let program = tree::root().join(format!("bench/experiments/{name}.py"));
-                assert!(program.exists(), "{id}: there is no experiment {name}");
-                named += 1;
-            }
-            if !first.ends_with(".rs") {
-                continue;
-            }
-            let source = read(first);
-            for name in code.filter(|name| !name.contains(['.', '/', ' '])) {
-                assert!(
-                    source.contains(&format!("fn {name}(")),
-                    "{id}: {first} has no test {name}"
-                );
-                named += 1;
+}
+
+/// Rows that say that something is missing, and no others, stand at the end once more.
+#[test]
+fn what_coverage_lacks_is_listed_at_its_end() {
+    let text = read("docs/coverage.md");
+    let (table, end) = text.split_once(END).expect("the list at the end");
+    let lacking = rows(table)
+        .into_iter()
+        .filter(|(_, how, _)| MARKS.iter().any(|mark| how.contains(mark)));
+    let lacking: Vec<&str> = lacking.map(|(id, ..)| id).collect();
+    let listed: Vec<&str> = end
+        .lines()
+        .filter_map(|line| line.strip_prefix("- ")?.split_once(": "))
+        .map(|(id, _)| id)
+        .collect();
+    assert_eq!(lacking, listed);
+}
+
+/// Without what stands in parentheses.
+fn bare(text: &str) -> String {
+    let mut depth = 0;
+    let outside = text.chars().filter(|c| {
+        depth += i32::from(*c == '(');
+        let out = depth == 0;
+        depth -= i32::from(*c == ')');
+        out
+    });
+    outside.collect()
+}
+
+/// Whether a source has a test of this name that is run with the others.
+fn has_test(source: &str, name: &str) -> bool {
+    let Some(at) = source.find(&format!("fn {name}(")) else {
+        return false;
+    };
+    // Its attributes stand behind the item before it.
+    let own = source[..at].rsplit("}\n").next().unwrap_or_default();
+    own.contains("#[test]") && !own.contains("#[ignore")
+}
+
+/// An item is shown by tests, a file in backquotes and behind it their names; by commands of tarn, which are parsed where they are
+/// defined (`crates/cli/src/args.rs`); and by programs of `bench`. Semicolons stand between them.
+#[test]
+fn what_coverage_is_shown_by_exists() {
+    let text = read("docs/coverage.md");
+    let (mut tests, mut experiments) = (0, 0);
+    for (id, _, shown) in rows(&text) {
+        for part in bare(shown).split("; ") {
+            let code: Vec<&str> = part.split('`').skip(1).step_by(2).collect();
+            let first = code.first().copied().unwrap_or_default();
+            let words: Vec<&str> = first.split(' ').collect();
+            match words[..] {
+                [file] if file.ends_with(".rs") => {
+                    let source = read(file);
+                    assert!(code.len() > 1, "{id}: which tests of {file}?");
+                    for name in &code[1..] {
+                        assert!(has_test(&source, name), "{id}: {file} has no test {name}");
+                        tests += 1;
+                    }
+                }
+                ["tarn", "reproduce", ref names @ ..] => {
+                    assert!(!names.is_empty(), "{id}: which experiment?");
+                    for name in names {
+                        let program = format!("bench/experiments/{name}.py");
+                        let about = read(&program).contains("\nABOUT = {");
+                        assert!(about, "{id}: {program} is no experiment");
+                        experiments += 1;
+                    }
+                }
+                ["tarn", _, ..] => assert_eq!(code.len(), 1, "{id}: `{part}`"),
+                [program, "target/release/tarn", ..] if program.starts_with("bench/") => {
+                    assert!(tree::root().join(program).exists(), "{id}: {program}");
+                }
+                _ => panic!("{id}: `{part}` is no test and no command"),
             }
         }
     }
-    assert!(named > 200, "only {named} tests and experiments");
+    assert!(tests > 200, "only {tests} tests");
+    assert!(experiments > 30, "only {experiments} experiments");
+}
+
+#[test]
+fn what_coverage_is_shown_by_is_understood() {
+    assert_eq!(bare("`a` (b `c`), `d` (e)"), "`a` , `d` ");
+    let source = "#[test]\nfn a() {}\n\nfn b() {}\n\n#[test]\n#[ignore = \"no\"]\nfn c() {}\n";
+    let found = ["a", "b", "c", "d"].map(|name| has_test(source, name));
+    assert_eq!(found, [true, false, false, false]);
+    let table = "| id | what | how | by |\n| --- | --- | --- | --- |\n| J1 | a | b | c |\n";
+    assert_eq!(rows(table), [("J1", "b", "c")]);
 }

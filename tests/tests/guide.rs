@@ -1,20 +1,19 @@
 //! Pages of docs/guide, followed word for word: by a user of a real Slurm, and on this machine.
 
 use std::process::Command;
-use tarn_tests::{desk, programs, tree};
+use tarn_tests::{desk, pages, programs, tree};
 
 const ALLOCATION: &str = include_str!("../../docs/guide/inside-your-allocation.md");
 const FIRST_HOUR: &str = include_str!("../../docs/guide/first-hour.md");
 
 /// The shell commands of a page, in order.
 fn commands(page: &str) -> String {
-    let mut commands = String::from("set -e\n");
-    for block in page.split("\n```sh\n").skip(1) {
-        let (block, _) = block.split_once("\n```").expect("the end of a block");
-        commands.push_str(block);
-        commands.push('\n');
-    }
-    commands
+    let mut blocks = pages::blocks(page);
+    blocks.retain(|block| block.label == "sh");
+    let texts = blocks.into_iter().map(|block| block.text);
+    std::iter::once("set -e\n".to_owned())
+        .chain(texts)
+        .collect()
 }
 
 #[test]

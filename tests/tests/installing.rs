@@ -5,19 +5,17 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::time::Duration;
 use tarn_tests::slurm::{Cluster, Doctor, wait_until};
-use tarn_tests::{programs, tree};
+use tarn_tests::{pages, programs, tree};
 
 const PAGE: &str = include_str!("../../docs/guide/installing-on-your-cluster.md");
 const PATIENCE: Duration = Duration::from_secs(240);
 const NODES: usize = 2;
 
 /// The commands of the page, in order: where, and what.
-fn commands() -> Vec<(&'static str, &'static str)> {
-    let blocks = PAGE.split("\n```sh ").skip(1);
-    let found = blocks.map(|block| {
-        let (place, rest) = block.split_once('\n').expect("a place");
-        let (text, _) = rest.split_once("\n```").expect("the end of a block");
-        (place, text)
+fn commands() -> Vec<(String, String)> {
+    let found = pages::blocks(PAGE).into_iter().filter_map(|block| {
+        let place = block.label.strip_prefix("sh ")?;
+        Some((place.to_owned(), block.text))
     });
     found.collect()
 }
@@ -82,8 +80,8 @@ fn the_page_works_when_followed_word_for_word() {
         said.unwrap_or_else(|e| panic!("{text}: {e:#}"))
     };
     let mut said = String::new();
-    for (place, text) in commands() {
-        match place {
+    for (place, text) in &commands() {
+        match place.as_str() {
             "node" => {
                 for number in 1..=NODES {
                     let node = cluster.node(number);

@@ -1,5 +1,7 @@
 //! Arrows between crates point down only.
 
+use std::collections::BTreeSet;
+
 use tarn_tests::layers::{Crate, Purpose, violations, workspace};
 use tarn_tests::tree;
 
@@ -20,6 +22,43 @@ fn the_workspace_keeps_its_layers() {
     );
     let found = violations(&crates);
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// `fuzz/` is a workspace of its own: what a crate of this one begins or ceases to need stands in both lock files.
+#[test]
+fn the_fuzzers_lock_file_knows_what_the_crates_need() {
+    let lock = std::fs::read_to_string(tree::root().join("fuzz/Cargo.lock")).expect("lock file");
+    let lock: toml::Table = lock.parse().expect("TOML");
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .manifest_path(tree::root().join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    let mut seen = 0;
+    for package in lock["package"].as_array().expect("packages") {
+        let own = |p: &&cargo_metadata::Package| package["name"].as_str() == Some(&p.name);
+        let Some(own) = metadata.packages.iter().find(own) else {
+            continue;
+        };
+        let needed = own.dependencies.iter();
+        let needed: BTreeSet<_> = needed
+            .filter(|d| d.kind != cargo_metadata::DependencyKind::Development)
+            .map(|d| d.name.as_str())
+            .collect();
+        let locked = package.get("dependencies").and_then(|d| d.as_array());
+        let locked: BTreeSet<_> = locked
+            .into_iter()
+            .flatten()
+            .filter_map(|d| d.as_str()?.split(' ').next())
+            .collect();
+        assert_eq!(
+            locked, needed,
+            "{}: run `cargo metadata --manifest-path fuzz/Cargo.toml` to renew fuzz/Cargo.lock",
+            own.name
+        );
+        seen += 1;
+    }
+    assert!(seen > 5);
 }
 
 #[test]

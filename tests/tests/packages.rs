@@ -66,7 +66,7 @@ fn built(folder: &Path) -> Outcome {
 /// The plug-ins, as far as their headers are here.
 fn plug_ins(folder: &Path) -> Outcome {
     said(script("hdf5.sh").arg(folder))?;
-    for plug_in in ["nbdkit.sh", "shim.sh", "spank.sh", "brick.sh"] {
+    for plug_in in ["nbdkit.sh", "shim.sh", "spank.sh", "verbs.sh", "brick.sh"] {
         let output = script(plug_in).arg(folder).output()?;
         let lacking = output.status.code() == Some(3);
         ensure!(output.status.success() || lacking, "{output:?}");
@@ -137,7 +137,11 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
         for line in list.lines().filter(|line| !line.starts_with('d')) {
             let words: Vec<_> = line.split_whitespace().collect();
             ensure!(words.len() == 6 && words[1] == "root/root", "{line}");
-            let others = ["/hdf5/bench", "/tarn/tarn-mode-helper"];
+            let others = [
+                "/hdf5/bench",
+                "/tarn/tarn-mode-helper",
+                "/verbs/verbs-serve",
+            ];
             let is_other = others.iter().any(|other| words[5].ends_with(other));
             let executable = words[5].contains("/bin/") || is_other;
             let mode = ["-rw-r--r--", "-rwxr-xr-x"][usize::from(executable)];
@@ -249,6 +253,17 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
     )?;
     let plug_in = root.join("usr/lib/tarn/hdf5").canonicalize()?;
     ensure!(Path::new(told.trim()) == plug_in, "{told}");
+    if root.join("usr/lib/tarn/verbs").exists() {
+        let told = said(
+            Command::new(root.join("usr/bin/tarn"))
+                .args(["verbs", "exec", "--", "sh", "-c", "echo $LD_PRELOAD"])
+                .env_remove("TARN_VERBS_PLUGIN")
+                .env_remove("LD_PRELOAD"),
+        )?;
+        let plug_in = root.join("usr/lib/tarn/verbs/libtarnverbs.so");
+        let plug_in = plug_in.canonicalize()?;
+        ensure!(Path::new(told.trim()) == plug_in, "{told}");
+    }
     let python = Path::new("/usr/bin/python3");
     if python.exists() {
         said(

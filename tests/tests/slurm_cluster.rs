@@ -390,7 +390,9 @@ fn two_clusters_run_at_once_and_leave_nothing() {
     assert!(processes_in(&of_one).len() > 8);
     let folder = one.folder().to_path_buf();
     drop(one);
-    assert_eq!(processes_in(&of_one), [""; 0]);
+    // The number of a namespace that has gone may be that of another test's, for as long as a step of it runs.
+    let gone = || processes_in(&of_one).is_empty();
+    wait_until("nothing of it runs", SOON, gone).expect("gone");
     assert_eq!(groups(&group_one), [""; 0]);
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     assert!(!mounts.contains(&*folder.to_string_lossy()), "{mounts}");

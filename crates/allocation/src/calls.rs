@@ -147,6 +147,10 @@ impl Nodes for Allocation {
         self.one_namespace.clone()
     }
 
+    fn images(&self) -> Result<(), String> {
+        self.images.clone()
+    }
+
     fn progress(&self) -> Progress {
         self.progress.clone()
     }
@@ -320,6 +324,10 @@ impl Nodes for Allocation {
     fn leave(mut self: Box<Self>) -> Vec<String> {
         let asked = self.begin(self.each(|_| Call::Leave), THOROUGH);
         let mut left = Vec::new();
+        let keys: Vec<_> = self.parts.keys().map(|(p, k)| (p, k.clone())).collect();
+        for (part, key) in keys {
+            self.perhaps_gone(part, &key);
+        }
         match self.finish(asked) {
             Ok(answers) => {
                 for (n, answer) in answers {
@@ -343,6 +351,10 @@ impl Nodes for Allocation {
         left.extend(home.leave());
         drop(board);
         left
+    }
+
+    fn gone(&mut self, _: PartRef, _: &StoreKey) {
+        // All replicas of the run are its own.
     }
 
     fn learned(&mut self, transfer: &Transfer, began: i64) {

@@ -3,12 +3,12 @@
 use crate::ENDING;
 use crate::orders::failed;
 use crate::parts::made;
-use crate::world::{Allocation, By, Moving, Ready, Standing, on};
-use tarn_base::event::{Ended, Event, Failure, FailureKind, Output};
+use crate::world::{Allocation, By, Moving, Node, Ready, Standing, on};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Imaged, Output};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, NodeId, Spot, TransferId};
+use tarn_base::id::{InstanceId, NodeId, Spot, TierId, TransferId};
 use tarn_base::nodes::Attempt;
-use tarn_base::part::{PartRef, Place};
+use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_proto::node::{News, Told};
 
 /// SIGHUP: a terminal that closes may send several.
@@ -55,6 +55,12 @@ impl Allocation {
         self.lose(n, ENDING.into());
     }
 
+    /// Whether a node can know what has gone on another: on itself, or on one that takes part in a step that it leads.
+    fn speaks_for(&self, n: NodeId, of: NodeId) -> bool {
+        let mut running = self.under_way.running.values();
+        n == of || running.any(|r| r.nodes.first() == Some(&n) && r.nodes.contains(&of))
+    }
+
     fn performs(&self, n: NodeId, id: TransferId) -> bool {
         let moving = self.under_way.moving.get(&id);
         moving.is_some_and(|m| m.by == By::Node(n))
@@ -84,11 +90,17 @@ impl Allocation {
             Event::Ended {
                 instance, attempt, ..
             } => self.ended(n, (instance, attempt), event),
-            Event::Evicted { part, ref at } if on(at) == Some(n) => {
+            Event::Evicted { part, ref at } if on(at).is_some_and(|of| self.speaks_for(n, of)) => {
+                let of = on(at).unwrap_or(n);
                 self.evicted(part, at);
-                self.tell_engine(event, vec![n]);
+                self.tell_engine(event, vec![n, of]);
             }
             Event::Capacity { spot, .. } if spot.node == n => self.tell_engine(event, vec![n]),
+            Event::Image {
+                what: Imaged::Copied { at, .. } | Imaged::NotCopied { at, .. },
+                ..
+            } if at.node != n => self.nonsense(n),
+            Event::Image { .. } => self.tell_engine(event, vec![n]),
             _ => self.nonsense(n),
         }
     }
@@ -141,7 +153,17 @@ impl Allocation {
                     self.home.learned(order, moving.began);
                 }
             }
-            Event::TransferFailed { failure, .. } => self.blame(moving.cut, failure),
+            Event::TransferFailed { failure, .. } => {
+                self.blame(moving.cut, failure);
+                if failure.kind == FailureKind::Corrupt {
+                    // It may be the key that is of no use.
+                    for m in &order.parts {
+                        if let Some(key) = self.parts.get(m.part).map(|info| info.key.clone()) {
+                            self.perhaps_gone(m.part, &key);
+                        }
+                    }
+                }
+            }
             _ => {}
         }
         self.transfer_over(order, event);
@@ -180,10 +202,12 @@ impl Allocation {
     }
 
     fn committed(&mut self, instance: InstanceId, outputs: &[Output]) {
-        self.parts.committed(instance, outputs);
+        let mut earlier = Vec::new();
         for output in outputs {
             for (info, spots) in &output.parts {
                 let part = made(output, instance, info.seq);
+                let known = self.parts.get(part).filter(|known| known.key != info.key);
+                earlier.extend(known.map(|known| (part, known.key.clone())));
                 for Spot { node, tier } in spots {
                     if let Some(node) = self.board.nodes.get_mut(node.at()) {
                         let lies = (part, *tier, info.key.clone());
@@ -191,6 +215,11 @@ impl Allocation {
                     }
                 }
             }
+        }
+        self.parts.committed(instance, outputs);
+        // What an earlier commit has left somewhere, if anything, goes by another key.
+        for (part, key) in earlier {
+            self.perhaps_gone(part, &key);
         }
     }
 
@@ -218,7 +247,28 @@ impl Allocation {
         if let Place::Node(spot) = at
             && let Some(node) = self.board.nodes.get_mut(spot.node.at())
         {
-            node.holds.remove(&(part, spot.tier, key));
+            node.holds.remove(&(part, spot.tier, key.clone()));
+        }
+        self.perhaps_gone(part, &key);
+    }
+
+    /// With the last replica of an encrypted part, and the last transfer that makes one, its key goes. What lies on a lost node counts:
+    /// the node may come back with it.
+    pub(crate) fn perhaps_gone(&mut self, part: PartRef, key: &StoreKey) {
+        let dataset = self.opening.workflow.data.get(part.data.at());
+        if !dataset.is_some_and(|d| d.encrypt) {
+            return;
+        }
+        let from = (part, TierId(0), StoreKey(String::new()));
+        let holds = |node: &Node| {
+            let of_part = node.holds.range(from.clone()..).map(|(at, _)| at);
+            let mut of_part = of_part.take_while(|(p, ..)| *p == part);
+            of_part.any(|(.., k)| k == key)
+        };
+        let brings = |m: &Moving| m.order.parts.iter().any(|m| m.part == part);
+        let is_there = self.board.nodes.iter().any(holds);
+        if !is_there && !self.under_way.moving.values().any(brings) {
+            self.home.gone(part, key);
         }
     }
 

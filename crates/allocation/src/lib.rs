@@ -2,6 +2,7 @@
 //! this one hands each action to the node that is to do it, passes on what happens there, and tells what a lost node takes
 //! with it. docs/cluster.md, "The parts", "A node that is lost".
 
+mod borrow;
 mod calls;
 mod chains;
 mod heard;
@@ -15,6 +16,7 @@ mod parts;
 mod store;
 mod world;
 
+pub use borrow::{Lending, MAX_BORROWERS, borrow};
 pub use link::{Link, Linked, NoAnswer, Relink};
 pub use mail::Mail;
 pub use measure::{Between, MeasureError, measure, measure_links, rooms, sweep};
@@ -26,6 +28,8 @@ use std::time::Duration;
 const ENDING: &str = "its tarnd was told to end, as all of a job is that is cancelled";
 /// For an answer that needs no more than a look.
 const QUICK: Duration = Duration::from_secs(60);
+/// For a node to serve what it lends, or to mount what it borrows and to measure it: each has limits of its own, of 20 s.
+const PATIENCE_TO_BORROW: Duration = Duration::from_secs(90);
 /// For an answer that may need every byte on a node to be read or removed.
 const THOROUGH: Duration = Duration::from_secs(30 * 60);
 /// For a node to hear that the run is over.

@@ -293,7 +293,10 @@ impl Allocation {
         let lies = returned.whole.iter().map(lies).collect();
         if let Standing::Lost { back, .. } = &mut node.standing {
             *back = Some(returned);
-            node.holds = lies;
+            let lay = std::mem::replace(&mut node.holds, lies);
+            for (part, _, key) in lay.into_keys() {
+                self.perhaps_gone(part, &key);
+            }
         }
     }
 

@@ -217,10 +217,14 @@ fn ask_all<T>(
 }
 
 /// What is said of an answer to another question.
-const NO_SENSE: &str = "it answered something that makes no sense";
+pub(crate) const NO_SENSE: &str = "it answered something that makes no sense";
 
 /// Asks some nodes at once, and waits for all.
-fn answers(asked: &[&Linked], call: impl Fn(usize) -> Call, patience: Duration) -> Vec<Answered> {
+pub(crate) fn answers(
+    asked: &[&Linked],
+    call: impl Fn(usize) -> Call,
+    patience: Duration,
+) -> Vec<Answered> {
     std::thread::scope(|scope| {
         let asked = asked.iter().enumerate().map(|(at, l)| {
             let call = call(at);

@@ -53,7 +53,10 @@ impl Allocation {
                 self.reuse(*instance, *prior);
                 self.all(action)
             }
-            Do::Forget { at, .. } => {
+            // Of a lost node the engine knows that nothing comes from there.
+            Do::CopyImage { to, .. } if !self.is_up(to.node) => Ok(()),
+            Do::CopyImage { to, .. } => self.hand(By::Node(to.node), action),
+            Do::Forget { at, .. } | Do::Discard { at, .. } => {
                 let nodes: BTreeSet<NodeId> = at.iter().map(|s| s.node).collect();
                 for node in nodes
                     .into_iter()

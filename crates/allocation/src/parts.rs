@@ -23,6 +23,11 @@ impl Parts {
         self.0.get(&part).map(|(info, _)| info)
     }
 
+    /// Each part, and the key of its newest commit.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (PartRef, &StoreKey)> {
+        self.0.iter().map(|(part, (info, _))| (*part, &info.key))
+    }
+
     pub(crate) fn learn(&mut self, part: PartRef, info: PartInfo) {
         match self.0.get_mut(&part) {
             None => drop(self.0.insert(part, (info, 0))),

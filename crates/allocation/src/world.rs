@@ -193,6 +193,7 @@ pub struct Allocation {
     looker: Looker,
     pub(crate) multi_node: Result<(), String>,
     pub(crate) one_namespace: Result<(), String>,
+    pub(crate) images: Result<(), String>,
     pub(crate) parts: Parts,
     /// Replicas of earlier runs that were offered to this one, if any were.
     pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
@@ -251,6 +252,7 @@ impl Allocation {
             },
             multi_node: Ok(()),
             one_namespace: Ok(()),
+            images: Ok(()),
             parts: Parts::default(),
             offered: None,
             protected: BTreeSet::new(),
@@ -274,7 +276,11 @@ impl Allocation {
         let calls = calls.collect();
         for (n, answer) in this.ask(calls, QUICK)? {
             match answer {
-                Answer::Opened { several, shared } => {
+                Answer::Opened {
+                    several,
+                    shared,
+                    images,
+                } => {
                     let named = |why: Option<String>, name: &str| match why {
                         Some(why) => Err(format!("{name}: {why}")),
                         None => Ok(()),
@@ -282,6 +288,7 @@ impl Allocation {
                     let name = this.name(n).to_owned();
                     this.multi_node = this.multi_node.and(named(several, &name));
                     this.one_namespace = this.one_namespace.and(named(shared, &name));
+                    this.images = this.images.and(named(images, &name));
                 }
                 _ => this.nonsense(n),
             }

@@ -470,6 +470,7 @@ fn why_steps_of_several_nodes_cannot_run_is_told_with_the_node() {
             Some(Answer::Opened {
                 several: Some("no namespaces".into()),
                 shared: Some("no FUSE".into()),
+                images: None,
             })
         }
         _ => None,

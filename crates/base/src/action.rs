@@ -1,7 +1,8 @@
 //! What is to be done: the outputs of the engine, and the other half of every record of the event log.
 
+use crate::checkpoint::CheckpointId;
 use crate::hash::Hash;
-use crate::id::{DataId, InstanceId, Spot, StepId};
+use crate::id::{DataId, InstanceId, PartitionId, Spot, StepId};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
 use crate::units::Time;
@@ -74,11 +75,35 @@ pub enum Do {
         /// From where: a node or the drained area.
         at: Place,
     },
+    /// Copy an image of an instance's processes to another node (ends in an `Image` of `Copied` or `NotCopied`).
+    CopyImage {
+        /// The instance.
+        instance: InstanceId,
+        /// Its attempt.
+        attempt: u32,
+        /// The image.
+        image: CheckpointId,
+        /// Where it lies.
+        from: Spot,
+        /// Where its copy is to lie.
+        to: Spot,
+        /// Bytes that its copies may take there before others must make room.
+        reserve: u64,
+    },
     /// Remove the checkpoints of an instance from these places. The world says nothing of it.
     Forget {
         /// The instance.
         instance: InstanceId,
         /// Wherever it ran.
+        at: Vec<Spot>,
+    },
+    /// Remove a partition that was kept for the workflow. The world says nothing of it.
+    Discard {
+        /// The partition.
+        partition: PartitionId,
+        /// Where it is stored.
+        key: StoreKey,
+        /// Wherever it lies.
         at: Vec<Spot>,
     },
     /// Nothing but a reason worth knowing: something waits. The world does nothing.
@@ -143,6 +168,23 @@ pub struct Run {
     pub store: String,
     /// Bytes that its outputs and scratch may take on each node's tier before others must make room.
     pub reserve: u64,
+    /// Its partitions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<Lent>,
+}
+
+/// A partition of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    /// Which.
+    pub partition: PartitionId,
+    /// Where it is stored: of one that is kept for the workflow, after the attempt that was the first to use it.
+    pub key: StoreKey,
+    /// Its tier on each of the step's nodes, in their order.
+    pub spots: Vec<Spot>,
+    /// A step that used it has committed: it is not made anew if it is not there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub filled: bool,
 }
 
 /// A replica on a node.

@@ -4,6 +4,8 @@
 pub const MAX_STEPS: usize = 100_000;
 /// Datasets in one workflow file.
 pub const MAX_DATASETS: usize = 100_000;
+/// Partitions in one workflow file: each is a mount of each step that uses it.
+pub const MAX_PARTITIONS: usize = 1024;
 /// Instances of one `foreach` step.
 pub const MAX_INSTANCES: u32 = 1_000_000;
 /// Parts of one dataset version. The engine keeps a summary of some 200 bytes for each.

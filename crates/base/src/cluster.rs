@@ -80,15 +80,26 @@ pub struct Tier {
     pub read: u64,
     /// Bytes a second written.
     pub write: u64,
+    /// The node in whose tier it lies, where it is borrowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lender: Option<NodeId>,
 }
 
 /// The ending of a folder that stands in for a tier that its node does not have.
 pub const STAND_IN: &str = "stand-in";
+/// The ending of a folder in which a borrowed tier appears, where it cannot appear at the tier's own path.
+pub const BORROWED: &str = "borrowed";
 
 impl Tier {
-    /// Whether this only stands in for the tier on a node that does not have it: it lies elsewhere than on other nodes.
+    /// Whether this only stands in for the tier on a node that does not have it.
     pub fn stands_in(&self) -> bool {
         self.root.extension().is_some_and(|e| e == STAND_IN)
+    }
+
+    /// Whether it lies elsewhere than on other nodes, in a folder of tarn's own making.
+    pub fn elsewhere(&self) -> bool {
+        let ending = self.root.extension();
+        ending.is_some_and(|e| e == STAND_IN || e == BORROWED)
     }
 }
 

@@ -66,6 +66,16 @@ pub enum Event {
         /// What it used.
         usage: Usage,
     },
+    /// Something about the images of a step's processes. Of a step with copies of them on other nodes it is decided by this where it
+    /// goes on; of others nothing is.
+    Image {
+        /// Whose.
+        instance: InstanceId,
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// What.
+        what: Imaged,
+    },
     /// An eviction was carried out.
     Evicted {
         /// The part.
@@ -223,6 +233,58 @@ pub enum Ended {
         /// Of a step that goes on from its checkpoints: the newest that its nodes can restore.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         newest: Option<CheckpointId>,
+    },
+}
+
+/// What has become of an image of a step's processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Imaged {
+    /// It was taken, and lies on the tier whole.
+    Taken {
+        /// Which.
+        id: CheckpointId,
+        /// Bytes that it takes there.
+        bytes: u64,
+        /// How long the processes stood still for it.
+        stopped: Nanos,
+        /// How long it took until it was whole.
+        took: Nanos,
+    },
+    /// None could be taken; the step goes on.
+    NotTaken {
+        /// Why.
+        why: String,
+    },
+    /// The processes that this attempt began with are those of an image.
+    Restored {
+        /// Which.
+        id: CheckpointId,
+    },
+    /// One could not be used, and was removed: the step goes on from the one before, or begins anew.
+    NotRestored {
+        /// Which.
+        id: CheckpointId,
+        /// Why.
+        why: String,
+    },
+    /// A copy of it lies on another node, whole.
+    Copied {
+        /// Which.
+        id: CheckpointId,
+        /// Where the copy lies.
+        at: Spot,
+        /// How long it took.
+        took: Nanos,
+    },
+    /// It could not be copied to another node; the next one is tried again.
+    NotCopied {
+        /// Which.
+        id: CheckpointId,
+        /// Where the copy was to lie.
+        at: Spot,
+        /// Why.
+        why: String,
     },
 }
 

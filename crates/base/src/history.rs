@@ -118,6 +118,17 @@ impl History {
                 ended,
                 usage,
             } => self.attempt_ended(*instance, *attempt, ended, *usage),
+            Event::Image {
+                instance,
+                attempt,
+                what,
+            } => {
+                let open = |a: &&mut Attempt| a.attempt == *attempt && a.ended.is_none();
+                let attempts = self.instances.get_mut(instance).map(|i| &mut i.attempts);
+                if let Some(a) = attempts.and_then(|all| all.iter_mut().rev().find(open)) {
+                    a.images.add(what);
+                }
+            }
             Event::Evicted { part, at } => self.evicted(*part, at),
             Event::Capacity { spot, bytes } => {
                 self.capacity.entry(*spot).or_default().push((now, *bytes))
@@ -343,7 +354,12 @@ impl History {
             self.retained = self.retained.saturating_add(bytes);
         }
         match &action.what {
-            Do::List { .. } | Do::Abandon { .. } | Do::Stop { .. } | Do::Forget { .. } => {}
+            Do::List { .. }
+            | Do::Abandon { .. }
+            | Do::Stop { .. }
+            | Do::CopyImage { .. }
+            | Do::Forget { .. }
+            | Do::Discard { .. } => {}
             Do::Transfer(order) => {
                 let bytes =
                     |p: &crate::part::PartMove| self.parts.get(&p.part).map_or(0, |i| i.bytes);
@@ -377,10 +393,12 @@ impl History {
                 i.attempts.push(Attempt {
                     attempt: run.attempt,
                     nodes: run.nodes.clone(),
+                    partitions: run.partitions.clone(),
                     assigned: i.assigned.unwrap_or(now),
                     started: now,
                     ended: None,
                     usage: Usage::default(),
+                    images: Images::default(),
                 });
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
@@ -477,7 +495,17 @@ impl History {
             Do::Stop { instance, attempt } => {
                 (DeedKind::Stop(*attempt), vec![Subject::Instance(*instance)])
             }
+            Do::CopyImage {
+                instance,
+                image,
+                to,
+                ..
+            } => (
+                DeedKind::CopyImage(*image, *to),
+                vec![Subject::Instance(*instance)],
+            ),
             Do::Forget { instance, .. } => (DeedKind::Forget, vec![Subject::Instance(*instance)]),
+            Do::Discard { partition, .. } => (DeedKind::Discard(*partition), vec![Subject::Run]),
             Do::Reuse { instance, .. } => (DeedKind::Reuse, vec![Subject::Instance(*instance)]),
             Do::Evict { part, at, .. } => (
                 DeedKind::Evict(*part, at.clone()),

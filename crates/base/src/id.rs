@@ -36,6 +36,11 @@ index!(
     "s"
 );
 index!(
+    /// A partition: its position in [`crate::workflow::Workflow::partitions`].
+    PartitionId,
+    "p"
+);
+index!(
     /// A node: its position in [`crate::cluster::Cluster::nodes`].
     NodeId,
     "n"

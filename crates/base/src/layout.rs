@@ -1,6 +1,7 @@
 //! Where things lie: the one place that knows the folders of a state directory and of a tier.
 //! docs/formats.md describes the same.
 
+use crate::object::is_object;
 use crate::part::{PartClass, StoreKey};
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,9 @@ impl StateDir {
 /// A file in a folder: what is removed anywhere below it is overwritten first.
 pub const ERASE: &str = ".tarn-erase";
 
+/// The folder at a tier's root of what the tier lends to other nodes: `lent/<workspace>/<borrower>`.
+pub const LENT: &str = "lent";
+
 /// The folders of one workflow on one tier of one node: `<tier root>/<workspace>/<node>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierDir(pub PathBuf);
@@ -103,14 +107,22 @@ impl TierDir {
     }
 }
 
-/// The folder of what was drained of a workspace to the external store.
+/// The folder of what was drained of a workspace to the external store. In an object store it is a tree, as its parts are.
 pub fn drained_area(external: &Path, workspace: &str) -> PathBuf {
-    external.join(format!("tarn-{workspace}"))
+    tree(external.join(format!("tarn-{workspace}")))
 }
 
 /// The folder of a drained part in the external store.
 pub fn drained_part(external: &Path, workspace: &str, key: &StoreKey) -> PathBuf {
-    drained_area(external, workspace).join(&key.0)
+    tree(drained_area(external, workspace).join(&key.0))
+}
+
+/// A folder's path; that of a tree of objects ends with `/`.
+pub fn tree(folder: PathBuf) -> PathBuf {
+    match is_object(&folder) {
+        true => folder.join(""),
+        false => folder,
+    }
 }
 
 /// The path of `source` that a source's part is read from.

@@ -23,6 +23,7 @@ pub mod manifest;
 pub mod merge;
 pub mod named;
 pub mod nodes;
+pub mod object;
 pub mod part;
 pub mod pattern;
 pub mod policy;

@@ -2,7 +2,7 @@
 
 use crate::action::Subject;
 use crate::checkpoint::CheckpointId;
-use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
+use crate::id::{DataId, InstanceId, NodeId, PartitionId, Spot, TransferId};
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,25 @@ pub enum Reason {
         /// The node, the first of several.
         node: NodeId,
     },
+    /// The step goes on there from it if this node is lost.
+    Buddy {
+        /// The node that has the image.
+        node: NodeId,
+    },
+    /// No other node has as much free as the images of its processes take.
+    NoBuddy {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Placement: there lies a partition of its that is kept for the workflow.
+    PartitionThere {
+        /// The first of its nodes.
+        node: NodeId,
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// All steps that use it have committed.
+    Used,
     /// It has committed: nothing goes on from its checkpoints.
     Committed,
     /// It runs on another tier of their node: nothing goes on from its checkpoints here.
@@ -342,6 +361,19 @@ impl Reason {
                 format!("{from} ({} restart{vain})", ordinal(*restart))
             }
             Self::CheckpointsThere { node: n } => format!("{} has its checkpoints", node(n)),
+            Self::Buddy { node: n } => format!("it goes on there if {} is lost", node(n)),
+            Self::NoBuddy { bytes } => format!(
+                "no copy of its images is made: no other node that could run it has {} free for them",
+                Bytes(*bytes)
+            ),
+            Self::PartitionThere { node: n, partition } => {
+                let name = name(
+                    workflow.partitions.get(partition.at()).map(|p| &p.name),
+                    partition,
+                );
+                format!("{} has its partition {name}", node(n))
+            }
+            Self::Used => "all steps that use it have committed".into(),
             Self::Committed => "it has committed".into(),
             Self::OtherTier => "it begins anew on another tier".into(),
             Self::ReadExternal { instance } => {

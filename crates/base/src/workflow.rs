@@ -1,7 +1,7 @@
 //! A workflow as it was asked for, checked and resolved: the output of `flow`, the input of `engine`.
 
 use crate::hash::Hash;
-use crate::id::{DataId, StepId};
+use crate::id::{DataId, PartitionId, StepId};
 use crate::named::Named;
 use crate::pattern::{EntryPattern, ScatterRule};
 use crate::units::Nanos;
@@ -14,7 +14,8 @@ use std::path::PathBuf;
 pub struct Workflow {
     /// Its name.
     pub name: String,
-    /// Where rescue and `stage-through` put what has no `dest`: a directory of the external store.
+    /// Where rescue, overflow and policies such as `stage-through` put what has no `dest`: a directory of the external store, or a tree
+    /// of an object store.
     pub external: Option<PathBuf>,
     /// What is removed of it from the nodes is overwritten first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -23,6 +24,9 @@ pub struct Workflow {
     pub folder: PathBuf,
     /// The datasets.
     pub data: Vec<Dataset>,
+    /// The partitions of storage memory that steps get.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<StoragePartition>,
     /// The steps, in the file's order.
     pub steps: Vec<Step>,
 }
@@ -94,6 +98,76 @@ pub enum Partition {
     Ranks,
 }
 
+/// A partition of storage memory, made for a step when it starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoragePartition {
+    /// Its name: letters, digits, `_` (it names `$TARN_PARTITION_<name>`).
+    pub name: String,
+    /// Bytes on each node of a step; of one that is spread, on all of them together.
+    pub size: u64,
+    /// Bytes of a unit that it is written by; `None`: it is mapped.
+    pub unit: Option<u32>,
+    /// The tier it lies on (by name); otherwise that of the step's outputs.
+    pub tier: Option<String>,
+    /// What lies on the nodes of a step is one partition, block by block in turn: bytes of a block.
+    pub spread: Option<u64>,
+    /// How long it is there.
+    pub keep: KeepPartition,
+    /// The steps that use it.
+    pub steps: Vec<StepId>,
+}
+
+/// How long a [`StoragePartition`] is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeepPartition {
+    /// As long as an attempt of a step: each has its own.
+    Step,
+    /// From the first step that uses it until the last one has committed: they have one.
+    Workflow,
+}
+
+impl StoragePartition {
+    /// Bytes before the data of a partition's file (docs/formats.md).
+    pub const HEAD: u64 = 2 << 20;
+    /// Pieces of one that is spread: as many as `dsa_open_cyclic` takes (docs/dsa.md).
+    pub const MOST_PIECES: u32 = 1024;
+    /// Its data is whole pages, and whole units of at most so many bytes.
+    const UNIT: u64 = 16 << 10;
+
+    /// What its file is called.
+    pub fn file(&self) -> String {
+        format!("{}.partition", self.name)
+    }
+
+    /// Bytes of data on each of so many nodes.
+    pub fn on_each(&self, nodes: usize) -> u64 {
+        Self::piece(self.size, self.spread, nodes)
+    }
+
+    /// Bytes that it takes on the tier of each of so many nodes, at most.
+    pub fn takes(&self, nodes: usize) -> u64 {
+        Self::room(self.on_each(nodes))
+    }
+
+    /// Bytes of data on each of so many nodes, of so many that are spread in blocks of so many, or not.
+    pub fn piece(size: u64, spread: Option<u64>, nodes: usize) -> u64 {
+        match spread {
+            None => size,
+            Some(block) => {
+                let blocks = size.div_ceil(block.max(1));
+                blocks.div_ceil(nodes.max(1) as u64).saturating_mul(block)
+            }
+        }
+    }
+
+    /// Bytes that a file of so many bytes of data takes, at most.
+    pub fn room(data: u64) -> u64 {
+        let data = data.checked_next_multiple_of(Self::UNIT);
+        data.unwrap_or(u64::MAX).saturating_add(Self::HEAD)
+    }
+}
+
 /// A step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
@@ -142,6 +216,15 @@ pub struct Restart {
     pub from: Checkpoints,
     /// Bytes that they take on each of its nodes.
     pub room: u64,
+    /// Of images: how long after one the next is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<Nanos>,
+    /// Of images: the step has a network, shared memory and terminals of its own, and they hold its connections.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
+    /// Of images: a copy of each lies on another node of the run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub buddy: bool,
 }
 
 /// Whose checkpoints a step goes on from.
@@ -152,6 +235,8 @@ pub enum Checkpoints {
     Phx,
     /// The program's own files, of which nothing is known.
     Files,
+    /// Images of its processes, which know nothing of it.
+    Image,
 }
 
 /// The elements of a `foreach` step.
@@ -226,6 +311,20 @@ impl Workflow {
     /// The step of an id.
     pub fn step(&self, id: StepId) -> &Step {
         &self.steps[id.at()]
+    }
+
+    /// The partition of an id.
+    pub fn partition(&self, id: PartitionId) -> &StoragePartition {
+        &self.partitions[id.at()]
+    }
+
+    /// The partitions that a step uses.
+    pub fn partitions_of(
+        &self,
+        step: StepId,
+    ) -> impl Iterator<Item = (PartitionId, &StoragePartition)> {
+        let all = (0..).map(PartitionId).zip(&self.partitions);
+        all.filter(move |(_, p)| p.steps.contains(&step))
     }
 
     /// The highest version of a dataset that any step makes, or 0 for a source that nobody changes.

@@ -38,6 +38,7 @@ mod reader;
 mod session;
 pub mod shelf;
 mod slot;
+mod transport;
 
 pub use memory::{Element, Memory};
 pub use reader::{Kept, Reader, Which};

@@ -2,6 +2,7 @@
 
 use crate::environment::{distance, path, switches, text};
 use crate::memory::{Element, Memory};
+use crate::transport;
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,9 @@ pub struct Options {
     pub meet: Option<String>,
     /// A file with 64 hexadecimal digits that only this user can read; else `$TARN_PHX_KEY`.
     pub key: Option<PathBuf>,
+    /// How bytes go to ranks of other nodes and come back: `tcp`, `libfabric:PROVIDER`, or `libfabric` for the best provider that there is;
+    /// else `$TARN_PHX_TRANSPORT`, or `tcp`. Where that cannot be had it is TCP, and the next commit says so.
+    pub transport: Option<String>,
     /// A slower persistent tier that is played; else `$TARN_PHX_PROFILE`, or none.
     pub profile: Option<String>,
     /// What is staged; else what is best for this tier.
@@ -88,6 +92,7 @@ impl Default for Options {
             memory: None,
             meet: None,
             key: None,
+            transport: None,
             profile: None,
             staging: None,
             same_node: false,
@@ -224,6 +229,7 @@ impl Session {
         let memory = memory.unwrap_or_else(|| "/dev/shm".into());
         let key_file = options.key.or_else(|| path("TARN_PHX_KEY"));
         let key = key_file.as_deref().map(key).transpose()?;
+        let providers = transport::providers(options.transport)?;
         let profile = options.profile.or_else(|| text("TARN_PHX_PROFILE"));
         let profile = profile.map_or_else(
             || Ok(Profile::none()),
@@ -250,6 +256,9 @@ impl Session {
             timeout: options.patience,
         })?;
         let several = (0..options.ranks).any(|rank| ranks.node(rank) != ranks.node(0));
+        if several && !providers.is_empty() {
+            ranks.reach_by(transport::open(&providers));
+        }
         let replicas = options.replicas.unwrap_or(u32::from(several));
         let slow = profile != Profile::none();
         let device = match slow {

@@ -118,6 +118,9 @@ pub(crate) enum Command {
     /// Partitions of storage memory, for direct access (docs/dsa.md)
     #[command(subcommand)]
     Partition(crate::partition::PartitionCommand),
+    /// RDMA verbs: programs of libibverbs and partitions of storage memory (docs/verbs.md)
+    #[command(subcommand)]
+    Verbs(crate::verbs::VerbsCommand),
     /// A partition of storage memory as a block device (docs/block.md)
     #[command(subcommand)]
     Block(crate::block::BlockCommand),
@@ -176,6 +179,10 @@ pub(crate) struct MachineArgs {
     /// Transfers to and from the external store at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) external_streams: u32,
+    /// In an allocation: what a node has instead of a tier that it does not have: memory of its own, or part of the tier of a node that
+    /// has one, over the network, which needs GlusterFS: docs/shared-namespace.md
+    #[arg(long, value_enum, default_value_t = WithoutTier::StandIn)]
+    pub(crate) without_tier: WithoutTier,
     /// Whether steps get namespaces of their own: `off` keeps them in the caller's, and refuses steps of
     /// several nodes
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
@@ -196,6 +203,14 @@ pub(crate) enum Bind {
     None,
     /// Steps and movement are
     Socket,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WithoutTier {
+    /// Memory of its own, or a folder of the state folder
+    StandIn,
+    /// Part of another node's
+    Borrow,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -344,7 +359,7 @@ pub(crate) enum DataCommand {
     },
     /// Copy a tree into a tier, as a named dataset of its own; with --object, a file into the node's object store
     Put {
-        /// The folder, or an object's file
+        /// The folder, or an object's file; a folder may be a tree of an object store outside, `s3://BUCKET/PREFIX/`
         path: PathBuf,
         /// The dataset's name, or the object's key
         name: String,
@@ -366,7 +381,8 @@ pub(crate) enum DataCommand {
     Get {
         /// The dataset, or the object's key
         dataset: String,
-        /// A folder (of an object: a file) that does not exist yet [default of an object: none; its verified file is named]
+        /// A folder (of an object: a file) that does not exist yet [default of an object: none; its verified file is named];
+        /// or of a dataset a tree of an object store outside, `s3://BUCKET/PREFIX/`, where nothing is yet
         #[arg(required_unless_present = "object")]
         dest: Option<PathBuf>,
         /// As this run has made it [default: the newest that has made any of it]
@@ -382,13 +398,14 @@ pub(crate) enum DataCommand {
         from: Option<String>,
     },
     /// Copy a tree or a file with this process's own rights, whole or not at all, read back and compared: for stores that only a
-    /// job's own steps reach (docs/site.md)
+    /// job's own steps reach (docs/site.md), and from and to object stores (docs/object-stores.md)
     Copy {
-        /// What is copied; a link is copied, not followed
+        /// What is copied; a link is copied, not followed. Of an object store `s3://BUCKET/KEY`, or a tree: `s3://BUCKET/PREFIX/`
         from: PathBuf,
-        /// Where it appears; in a folder that exists: under its own name
+        /// Where it appears; in a folder that exists: under its own name. Of an object store, a folder is that tree, and a file
+        /// lies in it
         to: PathBuf,
-        /// What has that name already is exchanged at once
+        /// What has that name already is exchanged at once; a tree of an object store is not: object by object
         #[arg(long)]
         replace: bool,
     },
@@ -440,7 +457,7 @@ pub(crate) enum DataCommand {
     Drain {
         /// The dataset
         dataset: String,
-        /// A folder that does not exist yet
+        /// A folder that does not exist yet, or a tree of an object store where nothing is yet: `s3://BUCKET/PREFIX/`
         dest: PathBuf,
         /// As this run has made it [default: the newest that has made any of it]
         #[arg(long)]
@@ -533,5 +550,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Of docs/coverage.md: what stands in backquotes in a row's last cell and begins with `tarn` is a whole command.
+    #[test]
+    fn the_commands_that_show_the_papers_items_are_understood() {
+        let text = include_str!("../../../docs/coverage.md");
+        let mut parsed = 0;
+        for row in text.lines().filter(|line| line.starts_with("| ")) {
+            let shown = row.trim_end_matches(" |").rsplit(" | ").next();
+            let code = shown.unwrap_or_default().split('`').skip(1).step_by(2);
+            for command in code.filter(|code| code.starts_with("tarn ")) {
+                if let Err(e) = Cli::try_parse_from(command.split(' ')) {
+                    panic!("`{command}`: {e}");
+                }
+                parsed += 1;
+            }
+        }
+        assert!(parsed > 60, "only {parsed} commands");
     }
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::sync::Mutex;
 use tarn_base::action::{Action, Do};
 use tarn_base::codes::Exit;
-use tarn_base::event::{Ended, Event};
+use tarn_base::event::{Ended, Event, Imaged};
 use tarn_base::history::History;
 use tarn_base::id::{DataId, Spot, TransferId};
 use tarn_base::layout::StateDir;
@@ -142,6 +142,57 @@ fn event(history: &History, at: f64, event: &Event) {
                 bytes,
                 "a tier's room has changed"
             );
+        }
+        Event::Image {
+            instance,
+            attempt,
+            what,
+        } => {
+            let step = history.instance_name(*instance);
+            match what {
+                Imaged::Taken {
+                    id,
+                    bytes,
+                    stopped,
+                    took,
+                } => {
+                    let (image, stopped, took) =
+                        (id.to_string(), seconds(*stopped), seconds(*took));
+                    info!(
+                        at,
+                        step, attempt, image, bytes, stopped, took, "image taken"
+                    );
+                }
+                Imaged::NotTaken { why } => warn!(at, step, attempt, why, "no image taken"),
+                Imaged::Restored { id } => {
+                    info!(
+                        at,
+                        step,
+                        attempt,
+                        image = id.to_string(),
+                        "goes on from an image"
+                    );
+                }
+                Imaged::Copied { id, at: spot, took } => {
+                    let (image, node, took) =
+                        (id.to_string(), history.node_name(spot.node), seconds(*took));
+                    info!(at, step, attempt, image, node, took, "image copied");
+                }
+                Imaged::NotCopied { id, at: spot, why } => {
+                    let (image, node) = (id.to_string(), history.node_name(spot.node));
+                    warn!(at, step, attempt, image, node, why, "image not copied");
+                }
+                Imaged::NotRestored { id, why } => {
+                    warn!(
+                        at,
+                        step,
+                        attempt,
+                        image = id.to_string(),
+                        why,
+                        "image not restored"
+                    );
+                }
+            }
         }
         Event::SourceListed { .. } | Event::Evicted { .. } | Event::Timer => {}
     }

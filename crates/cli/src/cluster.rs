@@ -10,6 +10,7 @@ use tarn_base::layout::StateDir;
 use tarn_flow::Abilities;
 use tarn_local::Namespaces;
 use tarn_local::machine::{self, ClusterSpec};
+use tarn_movers::Trees;
 use tarn_ports::Meter;
 
 /// Bytes a second that an external store is taken to have while nothing was measured or emulated: a busy
@@ -115,17 +116,30 @@ pub(crate) fn abilities(isolation: Isolation) -> Abilities {
         // The nodes of one machine show the same folder.
         shared: multi_node.clone(),
         multi_node,
-        encryption: namespaces.and_then(|()| {
-            let keys = tarn_keyring::of_user();
-            keys.map(drop).map_err(|e| e.to_string())
-        }),
+        // Found out when the world of a run that wants it is opened: it takes an image and a restore.
+        images: Ok(()),
+        encryption: namespaces.and_then(|()| user_has_key()),
     }
+}
+
+/// Whether there is what the keys of encrypted data are wrapped with, or why not.
+pub(crate) fn user_has_key() -> Result<(), String> {
+    let keys = tarn_keyring::of_user();
+    keys.map(drop).map_err(|e| e.to_string())
 }
 
 /// Whether steps of several nodes can run here, or why not.
 pub(crate) fn multi_node() -> Result<(), String> {
     let helper = std::env::current_exe().map_err(|e| e.to_string())?;
     tarn_local::probe_multi_node(&helper, &std::env::temp_dir())
+}
+
+/// Whether images of a step's processes, which may be alone, can be taken here, or why not.
+pub(crate) fn images(alone: bool) -> Result<(), String> {
+    let helper = std::env::current_exe().map_err(|e| e.to_string())?;
+    let env: Vec<_> = std::env::vars_os().collect();
+    let folder = std::env::temp_dir();
+    tarn_local::image::able::probe_images(&helper, &folder, &env, &Trees::new(), alone)
 }
 
 pub(crate) fn namespaces(isolation: Isolation) -> Namespaces {

@@ -1,12 +1,14 @@
 //! `tarn data`: datasets on the nodes, between runs. While a run of the workflow is live, its data is its own.
 
 mod copy;
+mod delivered;
 mod held;
 mod objects;
 mod site;
 
 use crate::args::{Cli, DataCommand, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::mover::trees;
 use crate::print::{self, out, say};
 use crate::run::files::Files;
 use crate::run::{open_catalogue, wall};
@@ -17,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
+use tarn_base::object::is_object;
 use tarn_base::part::{StoreKey, Verify};
 use tarn_base::policy::{Order, Policy};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
-use tarn_movers::Trees;
 use tarn_ports::Mover;
 
 pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
@@ -48,6 +50,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             machine,
             keep,
         } => match object.object {
+            true if is_object(path) => Err(objects::outside(path)),
             true => objects::put(cli, object.store.as_deref(), path, name, (about, *encrypt)),
             false => put(cli, path, name, machine.clone(), keep),
         },
@@ -63,6 +66,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
                 Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), Verify::Copy)?;
                 Ok(Exit::Success)
             }
+            Some(dest) if is_object(dest) => Err(objects::outside(dest)),
             dest => {
                 let which = objects::Which {
                     key: dataset,
@@ -221,10 +225,13 @@ fn put(
     machine: crate::args::MachineArgs,
     keep: &str,
 ) -> CliResult {
-    let source = path
-        .canonicalize()
-        .with_context(|| format!("cannot read {}", path.display()))
-        .exit(Exit::NotFound)?;
+    let source = match is_object(path) {
+        true => path.to_path_buf(),
+        false => path
+            .canonicalize()
+            .with_context(|| format!("cannot read {}", path.display()))
+            .exit(Exit::NotFound)?,
+    };
     let quoted = toml_string(&source)?;
     let text = format!(
         "name = \"put-{name}\"\n[data.{name}]\nsource = {quoted}\nkeep = \"{keep}\"\n[[step]]\nname = \"put\"\nrun = \"true\"\nin = [\"{name}\"]\n"
@@ -264,7 +271,7 @@ fn replace_older(state: &StateDir, workflow: &str) -> CliResult<()> {
     let mut older = catalogue.replicas(workflow, None).exit(Exit::State)?;
     older.retain(|r| !now.contains(&r.key));
     if !older.is_empty() {
-        let bytes = remove(&mut catalogue, &older, &Trees::new())?;
+        let bytes = remove(&mut catalogue, &older, &trees())?;
         say_freed(bytes, "put there before under this name");
     }
     Ok(())
@@ -321,17 +328,20 @@ pub(crate) fn remove(
     for r in &ours {
         let path = r.path();
         // What is gone already is in no ledger any more.
-        let stored = if path.exists() { r.stored } else { 0 };
+        let stored = match is_there(r, mover)? {
+            true => r.stored,
+            false => 0,
+        };
         sum += stored;
-        mover.remove(&path).exit(Exit::State)?;
-        forget_key(catalogue, r)?;
         match &r.at {
             StoredAt::Node { root, .. } => {
+                mover.remove(&path).exit(Exit::State)?;
                 *freed.entry((root, &r.workspace)).or_default() += stored;
             }
-            // The drained area goes with its last part; it stays while there are others.
-            _ => drop(path.parent().map(std::fs::remove_dir)),
+            _ => tarn_local::remove_drained(&path, &r.workspace, mover)
+                .map_err(|failure| CliError::new(Exit::State, failure.message))?,
         }
+        forget_key(catalogue, r, mover)?;
     }
     for ((root, workspace), bytes) in freed {
         tarn_local::vacate(root, workspace, bytes)
@@ -341,15 +351,22 @@ pub(crate) fn remove(
     Ok(sum)
 }
 
+/// Whether a replica that this machine sees is there.
+fn is_there(row: &ReplicaRow, mover: &dyn Mover) -> CliResult<bool> {
+    tarn_local::is_there(&row.path(), &row.workspace, mover)
+        .map_err(|failure| CliError::new(Exit::State, failure.message))
+}
+
 /// The key of a part that was encrypted is forgotten with its last replica.
-fn forget_key(catalogue: &Catalogue, row: &ReplicaRow) -> CliResult<()> {
+fn forget_key(catalogue: &Catalogue, row: &ReplicaRow, mover: &dyn Mover) -> CliResult<()> {
     let all = catalogue
         .replicas(&row.workflow, Some(&row.dataset))
         .exit(Exit::State)?;
     let sealed = |r: &&ReplicaRow| !matches!(r.at, StoredAt::External(_));
-    let mut same = all.iter().filter(sealed).filter(|r| r.key == row.key);
-    if same.any(|r| !is_here(&r.at) || r.path().exists()) {
-        return Ok(());
+    for same in all.iter().filter(sealed).filter(|r| r.key == row.key) {
+        if !is_here(&same.at) || is_there(same, mover)? {
+            return Ok(());
+        }
     }
     let forgotten =
         tarn_local::keys::forget_key(catalogue.state(), &row.workspace, &row.dataset, &row.key);

@@ -92,6 +92,7 @@ pub(crate) fn doctor(cli: &Cli, args: &DoctorArgs) -> CliResult {
             format!("{why}; `shared` only over nodes of one machine"),
         ),
     });
+    all.push(images());
     all.push(flush_finding());
     all.push(file_finding(
         "io_uring",
@@ -115,6 +116,7 @@ pub(crate) fn doctor(cli: &Cli, args: &DoctorArgs) -> CliResult {
     ] {
         all.push(program_finding(program, use_of_it));
     }
+    all.push(crate::verbs::finding());
     finding::show(cli, &all)?;
     Ok(Exit::Success)
 }
@@ -161,6 +163,23 @@ fn folder_finding(what: &str, folder: &Path) -> Finding {
             finding(what, true, parts.join(", "))
         }
         Err(e) => finding(what, false, e.to_string()),
+    }
+}
+
+/// Images of steps that are alone hold more, and need more of the machine.
+fn images() -> Finding {
+    const WHAT: &str = "images";
+    if let Err(why) = cluster::images(false) {
+        return finding(WHAT, false, format!("{why}; no `restart = \"image\"`"));
+    }
+    let said = "CRIU: steps may say `restart = \"image\"`";
+    match cluster::images(true) {
+        Ok(()) => finding(
+            WHAT,
+            true,
+            format!("{said}, with or without `alone = true`"),
+        ),
+        Err(why) => finding(WHAT, true, format!("{said}, not `alone = true`: {why}")),
     }
 }
 

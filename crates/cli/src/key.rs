@@ -11,7 +11,7 @@ use tarn_base::layout::StateDir;
 use tarn_base::workflow::Workflow;
 use tarn_journal::RunLock;
 use tarn_keyring as keys;
-use tarn_local::keys::{DataKeys, workspaces};
+use tarn_local::keys::{DataKeys, Wrapping, workspaces};
 use tarn_seal::ring::{KeyRing, MAX_KEYS};
 
 /// What is done with keys.
@@ -107,17 +107,21 @@ fn rewrap(states: &[StateDir], keys: &KeyRing) -> CliResult<u64> {
                 .rsplit_once('-')
                 .map_or(&*workspace, |(name, _)| name);
             let _lock = RunLock::take(&state.lock(workflow)).exit(Exit::Busy)?;
-            let data = DataKeys::new(state, &workspace, keys.clone());
+            let wrapping = Wrapping::of_user(keys.clone(), &workspace).exit(Exit::Internal)?;
+            let data = DataKeys::new(state, &workspace, wrapping);
             anew += data.rewrap().exit(Exit::State)?;
         }
     }
     Ok(anew)
 }
 
-/// The user's keys, where a workflow needs them.
-pub(crate) fn for_workflow(workflow: &Workflow) -> CliResult<Option<KeyRing>> {
-    match workflow.data.iter().any(|d| d.encrypt) {
-        true => keys::of_user().map(Some).exit(Exit::State),
-        false => Ok(None),
+/// What wraps the keys of a workspace's data, where the workflow has any that is encrypted.
+pub(crate) fn for_workflow(workflow: &Workflow, workspace: &str) -> CliResult<Option<Wrapping>> {
+    if !workflow.data.iter().any(|d| d.encrypt) {
+        return Ok(None);
     }
+    let user = keys::of_user().exit(Exit::State)?;
+    Wrapping::of_user(user, workspace)
+        .map(Some)
+        .exit(Exit::Internal)
 }

@@ -15,9 +15,11 @@ mod inspect;
 mod key;
 mod live;
 mod mode;
+mod mover;
 mod nodes;
 mod partition;
 mod plan;
+mod plugin;
 mod print;
 mod progress;
 mod reproduce;
@@ -26,6 +28,7 @@ mod sim;
 mod slurm;
 mod state;
 mod usage;
+mod verbs;
 mod watch;
 mod workflow;
 
@@ -39,11 +42,11 @@ use tarn_base::codes::Exit;
 
 fn main() -> ExitCode {
     // These run inside steps: before anything else, while the process has one thread.
-    match std::env::args_os()
-        .nth(1)
-        .as_deref()
-        .and_then(OsStr::to_str)
-    {
+    let first = std::env::args_os().nth(1);
+    match first.as_deref().and_then(OsStr::to_str) {
+        word if tarn_local::image::able::is_taker(word) => {
+            return tarn_local::image::take::main(&tarn_movers::Trees::new());
+        }
         Some(tarn_local::HELPER_ARGUMENT) => {
             return tarn_local::runner::main(|| Box::new(tarn_movers::Trees::new()));
         }
@@ -111,6 +114,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Ckpt(command) => ckpt::ckpt(cli, command),
         Command::Block(command) => block::block(cli, command),
         Command::H5(command) => h5::h5(cli, command),
+        Command::Verbs(command) => verbs::verbs(command),
         Command::Partition(command) => partition::partition(cli, command),
         Command::Mode(command) => mode::mode(cli, command),
         Command::Usage(args) => usage::usage(cli, args),

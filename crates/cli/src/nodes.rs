@@ -22,6 +22,9 @@ struct Row {
     mode: String,
     tier: String,
     root: String,
+    /// The node in whose tier it lies, where it is borrowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lender: Option<String>,
     capacity: u64,
     free: u64,
     read: u64,
@@ -35,6 +38,11 @@ struct Row {
 }
 
 impl Row {
+    fn lent_by(&self) -> String {
+        let lender = self.lender.as_ref();
+        lender.map_or_else(String::new, |lender| format!(" (borrowed from {lender})"))
+    }
+
     /// What it draws, how warm it is, and who says so; a dash is what is not known.
     fn draw(&self) -> [String; 3] {
         let none = || "-".to_owned();
@@ -90,7 +98,9 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
         let host = found.hosts.get(n.host as usize);
         host.map_or_else(Draw::default, |h| h.draw)
     };
-    let rows: Vec<Row> = nodes.flat_map(|(n, room)| rows(n, room, draw(n))).collect();
+    let rows: Vec<Row> = nodes
+        .flat_map(|(n, room)| rows(n, room, draw(n), &found.nodes))
+        .collect();
     if cli.json {
         let value = serde_json::json!({
             "schema": 1, "hosts": found.hosts, "tiers": rows, "peer": found.peer, "links": between,
@@ -131,7 +141,7 @@ pub(crate) fn nodes(cli: &Cli, args: &MachineArgs) -> CliResult {
             warm,
             by,
             match elsewhere {
-                true => format!("  {}", r.root),
+                true => format!("  {}{}", r.root, r.lent_by()),
                 false => String::new(),
             }
         )?;
@@ -225,7 +235,7 @@ fn look(args: &MachineArgs, state: &StateDir) -> CliResult<Found> {
     })
 }
 
-fn rows(node: &Node, room: &Room, draw: Draw) -> Vec<Row> {
+fn rows(node: &Node, room: &Room, draw: Draw, all: &[Node]) -> Vec<Row> {
     let tiers = node.tiers.iter().zip(&room.held);
     let row = |(tier, held): (&Tier, &u64)| Row {
         node: node.name.clone(),
@@ -234,6 +244,9 @@ fn rows(node: &Node, room: &Room, draw: Draw) -> Vec<Row> {
         mode: room.mode.clone(),
         tier: tier.name.clone(),
         root: tier.root.display().to_string(),
+        lender: tier
+            .lender
+            .and_then(|l| Some(all.get(l.at())?.name.clone())),
         capacity: tier.capacity,
         free: tier.capacity.saturating_sub(*held),
         read: tier.read,

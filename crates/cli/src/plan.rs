@@ -19,7 +19,6 @@ use tarn_base::part::{PartInfo, StoreKey};
 use tarn_base::units::{Bytes, Elapsed, Nanos, SECOND};
 use tarn_base::workflow::{Dataset, Workflow};
 use tarn_engine::Engine;
-use tarn_movers::Trees;
 use tarn_ports::{Control, Journal, JournalError, Mover, Record};
 use tarn_report::Summary;
 use tarn_sim::{Estimates, SimEntry, Simulation};
@@ -215,7 +214,7 @@ fn estimates(w: &Workflow, seen: Seen) -> Estimates {
 /// The parts of a real source.
 fn list(dataset: &Dataset) -> Result<Vec<PartInfo>, Failure> {
     let root = dataset.source.clone().unwrap_or_default();
-    let manifest = Trees::new()
+    let manifest = crate::mover::trees()
         .list(&root, &Control::default())
         .map_err(|e| e.failure)?;
     let parts =
@@ -243,6 +242,9 @@ struct Line {
     at_ns: Nanos,
     step: String,
     nodes: Vec<String>,
+    /// Its partitions: what each takes of which tier.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    partitions: Vec<String>,
     why: String,
 }
 
@@ -266,12 +268,14 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
                         .iter()
                         .map(|s| nodes[s.node.at()].clone())
                         .collect(),
+                    partitions: tarn_report::lent(start, &run.partitions),
                     why: placed.get(&run.instance).cloned().unwrap_or_default(),
                 }),
                 Do::Reuse { instance, .. } => lines.push(Line {
                     at_ns: r.now,
                     step: history.instance_name(*instance),
                     nodes: Vec::new(),
+                    partitions: Vec::new(),
                     why: history.explain(&action.why),
                 }),
                 Do::Note { .. }
@@ -302,6 +306,9 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
             l.nodes.join(","),
             l.why
         )?;
+        for lent in &l.partitions {
+            out!("{:>12}  partition {lent}", "")?;
+        }
     }
     print::text(&summary.to_string())?;
     for t in &tiers {

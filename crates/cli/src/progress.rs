@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tarn_base::action::{Do, Subject};
-use tarn_base::event::{Ended, Event, Start};
+use tarn_base::event::{Ended, Event, Imaged, Start};
 use tarn_base::history::History;
 use tarn_base::reason::Reason;
 use tarn_base::units::{Bytes, Elapsed, SECOND};
@@ -119,6 +119,24 @@ impl Watcher {
                         let own = format!("step `{name}`: ");
                         let message = failure.message.trim_start_matches(&own);
                         format!("{name} failed: {message}{quoted}")
+                    }
+                })
+            }
+            Event::Image { instance, what, .. } => {
+                let name = self.history.instance_name(*instance);
+                Some(match what {
+                    // One every so often: `tarn status` and the report tell of them.
+                    Imaged::Taken { .. } | Imaged::Copied { .. } => return None,
+                    Imaged::NotTaken { why } => {
+                        format!("{name}: no image of its processes was taken, it goes on: {why}")
+                    }
+                    Imaged::Restored { id } => format!("{name} goes on from image {id}"),
+                    Imaged::NotCopied { id, at, why } => format!(
+                        "{name}: no copy of image {id} was made on {}, it goes on: {why}",
+                        self.history.node_name(at.node)
+                    ),
+                    Imaged::NotRestored { id, why } => {
+                        format!("{name}: image {id} cannot be used and was removed: {why}")
                     }
                 })
             }

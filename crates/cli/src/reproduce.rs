@@ -30,6 +30,9 @@ const MAX_FILE: u64 = 64 << 20;
 /// Where experiments lie, seen from a program's folder in a source tree: `target/release`, or a folder below it.
 const FOLDERS: [&str; 2] = ["../../bench/experiments", "../../../bench/experiments"];
 
+/// The page, unless another is named.
+const PAGE: &str = "results.html";
+
 /// Options of `tarn reproduce`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
@@ -38,15 +41,21 @@ pub(crate) struct Args {
     /// Small sizes, few repetitions: a quarter of an hour in all
     #[arg(long)]
     quick: bool,
-    /// What there is, what each needs and how long it takes
+    /// What there is, what each needs, and how long each and all of them take
     #[arg(long, conflicts_with_all = ["names", "quick", "render"])]
     list: bool,
-    /// The page; what it is drawn from lies beside it, with the ending .json
-    #[arg(long, value_name = "FILE", default_value = "results.html")]
-    report: PathBuf,
-    /// Measure nothing: draw the page from such a file
+    /// The page [default: results.html; none with --markdown]
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Where what the page is drawn from is kept [default: beside the page, with the ending .json]
+    #[arg(long, value_name = "FILE", conflicts_with = "render")]
+    results: Option<PathBuf>,
+    /// Measure nothing: draw the page from what was kept
     #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "quick"])]
     render: Option<PathBuf>,
+    /// With --render: print what the papers claim and what was found as a table in Markdown, that of docs/results.md
+    #[arg(long, requires = "render", conflicts_with = "json")]
+    markdown: bool,
     /// The folder of the experiments [default: bench/experiments of the source tree that this tarn was built in]
     #[arg(long, value_name = "DIR", env = "TARN_EXPERIMENTS")]
     experiments: Option<PathBuf>,
@@ -89,7 +98,7 @@ impl About {
 /// When there is no such experiment, or the page cannot be written. An experiment that cannot run is none.
 pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
     if let Some(file) = &args.render {
-        return render(cli, file, &args.report);
+        return render(cli, file, args);
     }
     let signals = Signals::watch()?;
     let folder = folder(args)?;
@@ -109,7 +118,8 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
         return Err(CliError::new(Exit::NotFound, message));
     }
     // A page that cannot be written is known before an hour has passed.
-    let json = beside(&args.report)?;
+    let page = args.report.as_deref().unwrap_or(Path::new(PAGE));
+    let kept = kept(page, args.results.as_deref())?;
     let mut results = Results {
         schema: evidence::SCHEMA,
         machine: bench::machine(),
@@ -120,7 +130,7 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
         quick: args.quick,
         experiments: Vec::new(),
     };
-    write(&results, &args.report, &json)?;
+    write(&results, page, &kept)?;
     for (number, name) in chosen.iter().enumerate() {
         say!("{}/{} {name}", number + 1, chosen.len());
         let experiment = one(&folder, name, args, &signals)?;
@@ -128,14 +138,17 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
             say!("{name}: not run: {why}");
         }
         results.experiments.push(experiment);
-        // What there is so far outlives whatever comes.
-        write(&results, &args.report, &json)?;
+        // What there is so far outlives whatever comes. Where it cannot be kept now it may be afterwards.
+        if let Err(e) = write(&results, page, &kept) {
+            say!("warning: {e}");
+        }
         if signals.exit().is_some() {
             break;
         }
     }
     told(cli, &results)?;
-    say!("{}: all of it with plots", args.report.display());
+    write(&results, page, &kept)?;
+    say!("{}: all of it with plots", page.display());
     match signals.exit() {
         Some(exit) => Ok(exit),
         None if results.experiments.iter().any(|e| e.not_run.is_some()) => Ok(Exit::WorkflowFailed),
@@ -150,7 +163,7 @@ fn told(cli: &Cli, results: &Results) -> CliResult<()> {
     }
 }
 
-fn render(cli: &Cli, file: &Path, report: &Path) -> CliResult {
+fn render(cli: &Cli, file: &Path, args: &Args) -> CliResult {
     let size = std::fs::metadata(file)
         .with_context(|| format!("cannot read {}", file.display()))
         .exit(Exit::NotFound)?
@@ -168,8 +181,17 @@ fn render(cli: &Cli, file: &Path, report: &Path) -> CliResult {
     let results = Results::parse(&text)
         .with_context(|| format!("cannot draw {}", file.display()))
         .exit(Exit::InvalidWorkflow)?;
-    put(report, evidence::page(&results).as_bytes())?;
-    told(cli, &results)?;
+    let page = match args.markdown {
+        true => args.report.as_deref(),
+        false => Some(args.report.as_deref().unwrap_or(Path::new(PAGE))),
+    };
+    if let Some(page) = page {
+        put(page, evidence::page(&results).as_bytes(), "--report")?;
+    }
+    match args.markdown {
+        true => print::text(&evidence::markdown(&results))?,
+        false => told(cli, &results)?,
+    }
     Ok(Exit::Success)
 }
 
@@ -235,6 +257,10 @@ fn about(folder: &Path, name: &str, signals: &Signals) -> Result<About, String> 
 }
 
 fn list(cli: &Cli, folder: &Path, names: &[String], signals: &Signals) -> CliResult {
+    let mut all = Minutes {
+        quick: 0.0,
+        full: 0.0,
+    };
     for name in names {
         match about(folder, name, signals) {
             Ok(about) if cli.json => print::json(&serde_json::json!({
@@ -243,6 +269,8 @@ fn list(cli: &Cli, folder: &Path, names: &[String], signals: &Signals) -> CliRes
             }))?,
             Ok(about) => {
                 let Minutes { quick, full } = about.minutes;
+                all.quick += quick;
+                all.full += full;
                 out!("{name}: {} ({})", about.title, about.source)?;
                 out!(
                     "    {quick} min with --quick, {full} min else; needs {}",
@@ -252,11 +280,19 @@ fn list(cli: &Cli, folder: &Path, names: &[String], signals: &Signals) -> CliRes
             Err(why) => say!("{name}: {why}"),
         }
     }
+    if !cli.json {
+        let Minutes { quick, full } = all;
+        let (most_quick, most_full) = (evidence::QUICK_MINUTES, evidence::FULL_MINUTES);
+        out!(
+            "all: {quick:.1} min with --quick, meant to be at most {most_quick}; {full:.1} min else, meant to be at most {most_full}"
+        )?;
+    }
     Ok(Exit::Success)
 }
 
 /// What one experiment found.
 fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<Experiment> {
+    let began = Instant::now();
     let about = match about(folder, name, signals) {
         Ok(about) => about,
         Err(why) => {
@@ -274,14 +310,21 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
         false => about.minutes.full,
     };
     let minutes = (minutes * PATIENCE).clamp(1.0, MAX_MINUTES);
-    let scratch = Scratch::new(&args.dir)?;
+    let not_run = |why: String| Experiment {
+        seconds: began.elapsed().as_secs_f64(),
+        not_run: Some(why),
+        ..about.results(name)
+    };
+    let scratch = match Scratch::new(&args.dir) {
+        Ok(scratch) => scratch,
+        Err(why) => return Ok(not_run(why)),
+    };
     let tarn = std::env::current_exe().context("cannot find this program's file")?;
     let mut words = vec!["measure".into(), "--tarn".into(), tarn.into_os_string()];
     words.extend(["--dir".into(), scratch.0.as_os_str().to_owned()]);
     if args.quick {
         words.push("--quick".into());
     }
-    let began = Instant::now();
     let program = folder.join(format!("{name}.py"));
     let ended = match Child::start(&program, &words) {
         Ok(child) => child.wait(Duration::from_secs_f64(minutes * 60.0), signals),
@@ -298,10 +341,7 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
             experiment: name.to_owned(),
             ..found
         },
-        Err(why) => Experiment {
-            not_run: Some(why),
-            ..about.results(name)
-        },
+        Err(why) => not_run(why),
     })
 }
 
@@ -309,16 +349,15 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(parent: &Path) -> CliResult<Self> {
+    /// Or what is needed to have one.
+    fn new(parent: &Path) -> Result<Self, String> {
         let path = parent.join(format!("tarn-reproduce-{}", std::process::id()));
-        std::fs::create_dir(&path)
-            .with_context(|| {
-                format!(
-                    "cannot make {}: name another folder with --dir",
-                    path.display()
-                )
-            })
-            .exit(Exit::State)?;
+        std::fs::create_dir(&path).map_err(|e| {
+            format!(
+                "needs a folder for its files, {} cannot be made: {e}; name another place with --dir",
+                path.display()
+            )
+        })?;
         Ok(Self(path))
     }
 }
@@ -331,35 +370,35 @@ impl Drop for Scratch {
     }
 }
 
-/// Where the page's data lie.
-fn beside(report: &Path) -> CliResult<PathBuf> {
-    let json = report.with_extension("json");
-    if report.file_name().is_none() || json == report {
+/// Where what the page is drawn from is kept.
+fn kept(page: &Path, named: Option<&Path>) -> CliResult<PathBuf> {
+    let kept = named.map_or_else(|| page.with_extension("json"), Path::to_owned);
+    if page.file_name().is_none() || kept == page {
         let message = format!(
-            "--report {}: give the page's file, which does not end in .json",
-            report.display()
+            "--report {}: give the page's file, which does not end in .json and is not that of --results",
+            page.display()
         );
         return Err(CliError::new(Exit::Usage, message));
     }
-    Ok(json)
+    Ok(kept)
 }
 
-fn write(results: &Results, report: &Path, json: &Path) -> CliResult<()> {
+fn write(results: &Results, page: &Path, kept: &Path) -> CliResult<()> {
     let text =
         serde_json::to_string_pretty(results).map_err(|e| CliError::new(Exit::Internal, e))?;
-    put(json, text.as_bytes())?;
-    put(report, evidence::page(results).as_bytes())
+    put(page, evidence::page(results).as_bytes(), "--report")?;
+    put(kept, text.as_bytes(), "--results")
 }
 
-/// Writes a file whole: a reader never sees half of it.
-fn put(path: &Path, bytes: &[u8]) -> CliResult<()> {
+/// Writes a file whole: a reader never sees half of it. An option names another one.
+fn put(path: &Path, bytes: &[u8], option: &str) -> CliResult<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     std::fs::write(&part, bytes)
         .and_then(|()| std::fs::rename(&part, path))
         .with_context(|| {
             format!(
-                "cannot write {}: name another file with --report",
+                "cannot write {}: name another file with {option}",
                 path.display()
             )
         })

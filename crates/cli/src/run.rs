@@ -33,7 +33,6 @@ use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
 use tarn_flow::{Abilities, Parsed};
 use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
 use tarn_local::{Config, Local};
-use tarn_movers::Trees;
 use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Summary};
 
@@ -92,7 +91,7 @@ pub(crate) fn start(
         None => cluster::discover(&args.machine, state)?,
     };
     check(parsed, &found, args, reached.is_some())?;
-    let mover: Arc<dyn Mover> = Arc::new(Trees::new());
+    let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     places::check(&parsed.workflow, &workspace, &found, state, mover.as_ref())?;
     let mut catalogue = open_catalogue(state)?;
     if reached.is_none() {
@@ -129,12 +128,16 @@ pub(crate) fn start(
     };
     let energy = reached.as_ref().and_then(Reached::energy);
     let mut world = open_world(state, &start, opening, reached)?;
+    let multi_node = world.multi_node();
     let abilities = Abilities {
-        multi_node: world.multi_node(),
+        encryption: multi_node
+            .clone()
+            .map_err(|why| format!("what a step sees of it in clear needs namespaces: {why}")),
+        multi_node,
         shared: world.one_namespace(),
-        encryption: Ok(()),
+        images: world.images(),
     };
-    if abilities.multi_node.is_err() || abilities.shared.is_err() {
+    if abilities.multi_node.is_err() || abilities.shared.is_err() || abilities.images.is_err() {
         able(parsed, &start.cluster, &abilities)?;
     }
     kept::keep_what_is_there(&mut start, &mut *world, &mut catalogue)?;
@@ -192,7 +195,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
             return start(cli, &parsed, files, &state, &args);
         }
     };
-    let mover: Arc<dyn Mover> = Arc::new(Trees::new());
+    let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     let history = history_of(&opened.records);
     files.check_for_resume(&begun.workflow, &history)?;
     let margin = Margin::new(args.margin);
@@ -395,9 +398,8 @@ pub(crate) fn check(
         (Isolation::Auto, true) => Abilities {
             multi_node: Ok(()),
             shared: Ok(()),
-            encryption: Err(
-                "it works on one machine only, not over the nodes of an allocation".to_owned(),
-            ),
+            images: Ok(()),
+            encryption: cluster::user_has_key(),
         },
         (isolation, _) => cluster::abilities(isolation),
     };
@@ -522,10 +524,11 @@ fn open_world(
         cluster: start.cluster.clone(),
         state: state.clone(),
         mover: opening.mover,
-        keys: crate::key::for_workflow(&start.workflow)?,
+        keys: crate::key::for_workflow(&start.workflow, &start.workspace)?,
         prior: start.prior.clone(),
         helper_exe: own_program()?,
         checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),
+        partitions: Arc::new(tarn_partitions::for_step),
         changed_since: opening.files.guard(&start.workflow),
         epoch: opening.now,
         meter: Some(cluster::meter()),

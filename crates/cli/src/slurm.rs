@@ -289,24 +289,39 @@ fn status(controller: &Controller) -> CliResult {
     for node in nodes {
         let free = node.capacity.saturating_sub(node.taken);
         let state = if node.up { "up" } else { "down" };
-        let kind = if node.persistent {
-            "persistent"
-        } else {
-            "volatile"
-        };
+        let kept = lasts(node.persistent);
         let orphans = match node.orphans {
             0 => String::new(),
             n => format!(", {n} that nobody knows"),
         };
         out!(
-            "{:<16} {state:<5} {} free of {} ({kind}){}{orphans}",
+            "{:<16} {state:<5} {} free of {} ({kept}){}{orphans}",
             node.name,
             Bytes(free),
             Bytes(node.capacity),
             drawn(&node.draw)
         )?;
+        for store in &node.stores {
+            let free = store.capacity.saturating_sub(store.taken);
+            let state = if store.is_away { "away" } else { "" };
+            out!(
+                "  {:<14} {state:<5} {} free of {} ({})",
+                store.name,
+                Bytes(free),
+                Bytes(store.capacity),
+                lasts(store.persistent)
+            )?;
+        }
     }
     Ok(Exit::Success)
+}
+
+/// Whether what is in a store outlives a loss of power.
+fn lasts(is_persistent: bool) -> &'static str {
+    match is_persistent {
+        true => "persistent",
+        false => "volatile",
+    }
 }
 
 fn why(cli: &Cli, controller: &Controller, job: Job) -> CliResult {

@@ -7,7 +7,9 @@ mod linked;
 #[path = "../../libtarn/tests/common/proxies.rs"]
 mod proxies;
 
-use common::Site;
+use common::{Ran, Site};
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn copies_are_measured_beside_memcpy_and_nothing_is_left() {
@@ -84,6 +86,45 @@ fn what_a_node_has_lost_comes_over_a_link_that_is_measured_beside_it() {
             "{name}"
         );
         assert!(result["ratio"].as_f64() > Some(0.0), "{result}");
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+/// By each way that there is, a commit and what comes back.
+#[test]
+fn copies_on_another_node_are_measured_by_all_ways_that_there_are() {
+    let site = Site::new("");
+    // Windows are onto memory only.
+    let medium = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = medium.path().to_string_lossy().into_owned();
+    let mut args = vec!["bench", "ckpt", "--json", "--mib", "4", "--rounds", "1"];
+    args.extend(["--dir", &dir, "--case", "buddies"]);
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let built = Command::new("../../scripts/shim.sh").arg(tmp).status();
+    let built = built.expect("a shell").success();
+    let mut command = site.command(&args);
+    command.env("TARN_FABRIC_LIBRARY", tmp.join("libtarnfabric.so"));
+    let ran = Ran::of(command.output().expect("tarn")).exits(0);
+    let value = ran.summary();
+    let results = value["results"].as_array().expect("results");
+    let ways: &[&str] = match (ran.err.contains("buddies is skipped"), built) {
+        (true, _) => {
+            eprintln!(
+                "SKIPPED: a link needs a network namespace, ip and tc: {}",
+                ran.err
+            );
+            &[]
+        }
+        (false, false) => &["TCP"],
+        (false, true) => &["TCP", "libfabric:tcp;ofi_rxm", "libfabric:shm"],
+    };
+    assert_eq!(results.len(), 2 * ways.len());
+    for (pair, way) in results.chunks(2).zip(ways) {
+        for result in pair {
+            let name = result["name"].as_str().expect("a name");
+            assert!(name.contains(&format!(" by {way}: ")), "{name}");
+            assert!(result["ratio"].as_f64() > Some(0.0), "{result}");
+        }
     }
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
 }

@@ -296,48 +296,6 @@ fn the_plug_in_does_nothing_that_sanitizers_find() {
     }
 }
 
-/// The two lines that README.md has, word for word, around a program that knows nothing of tarn.
-#[test]
-fn the_lines_of_the_readme_run_a_program() {
-    let Some(desk) = Desk::new() else { return };
-    let readme = std::fs::read_to_string(source("../../README.md")).unwrap();
-    let lines: Vec<_> = readme
-        .lines()
-        .filter(|line| line.starts_with("tarn h5 "))
-        .collect();
-    assert_eq!(lines.len(), 2, "{lines:?}");
-    let program = "
-import h5py
-with h5py.File('result.h5', 'w') as file:
-    file['x'] = range(1000)
-";
-    std::fs::write(desk.path("simulate.py"), program).unwrap();
-    let near = std::path::Path::new(env!("CARGO_BIN_EXE_tarn"))
-        .parent()
-        .unwrap();
-    let python = desk.python("new");
-    let python = std::path::Path::new(&python).parent().unwrap();
-    let path = format!(
-        "{}:{}:{}",
-        near.display(),
-        python.display(),
-        std::env::var("PATH").unwrap()
-    );
-    for line in lines {
-        // A folder of this test's own in the place of that of a user.
-        let line = line.replace("/dev/shm/me", desk.dir.path().to_str().unwrap());
-        said(
-            Command::new("bash")
-                .args(["-ec", &line])
-                .current_dir(desk.dir.path())
-                .env("TARN_HDF5_PLUGIN", &desk.plugin)
-                .env("PATH", &path),
-        );
-    }
-    let dumped = said(Command::new("h5dump").args(["-H", &desk.path("result.h5")]));
-    assert!(dumped.contains("( 1000 )"), "{dumped}");
-}
-
 #[test]
 fn the_benchmark_compares_it_with_hdf5s_own_drivers_and_leaves_nothing() {
     let Some(desk) = Desk::new() else { return };

@@ -55,6 +55,7 @@ fn start(folder: &Path) -> Start {
             capacity: 1 << 30,
             read: 1 << 30,
             write: 1 << 30,
+            lender: None,
         }],
     };
     let host = |n: u32| Host {

@@ -191,41 +191,6 @@ fn objects_are_put_listed_verified_and_removed() {
         .says("TARN_OBJECTS");
 }
 
-/// What docs/objects.md prints for a shell runs as it is printed.
-#[test]
-fn the_page_shows_commands_that_work() {
-    let site = Site::new("");
-    fs::create_dir(site.path("store")).unwrap();
-    site.write("mesh.dat", "0 1 2 3 4 5 6 7 8 9");
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/objects.md");
-    let page = fs::read_to_string(page).unwrap();
-    let (_, block) = page.split_once("```sh\n").unwrap();
-    let (commands, _) = block.split_once("```").unwrap();
-    let own = site.command(&[]).get_program().to_owned();
-    let folder = std::path::Path::new(&own)
-        .parent()
-        .unwrap()
-        .display()
-        .to_string();
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-ec", &format!("PATH={folder}:$PATH\n{commands}")]);
-    let ran = common::Ran::of(shell.current_dir(site.dir.path()).output().unwrap()).exits(0);
-    assert!(ran.out.starts_with("mesh/coarse 1\n"), "{}", ran.out);
-    assert!(
-        ran.out.ends_with("store/mesh/coarse/1.obj\n"),
-        "{}",
-        ran.out
-    );
-    assert_eq!(site.read("copy.dat"), site.read("mesh.dat"));
-    assert!(
-        site.path("store/mesh/coarse/1.obj")
-            .metadata()
-            .unwrap()
-            .len()
-            == 0
-    );
-}
-
 /// Each instance puts an object of its own into the dataset; the next step has all of them, and maps the very files that were written.
 #[test]
 fn a_dataset_of_objects_goes_to_the_next_step_without_a_copy() {

@@ -3,7 +3,8 @@
 //! One connection may be used by many threads: each request has a number, and whichever thread waits reads replies for
 //! all. There is no thread of the client's own, no runtime and no signal handler.
 
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect,
@@ -88,6 +89,18 @@ fn unexpected() -> Refusal {
     Refusal::new(Code::Internal, text)
 }
 
+/// A socket's address. A path that is too long for one is reached through its open folder.
+fn address(path: &Path) -> std::result::Result<(SocketAddrUnix, Option<OwnedFd>), Errno> {
+    let (folder, name) = match (SocketAddrUnix::new(path), path.parent(), path.file_name()) {
+        (Err(Errno::NAMETOOLONG), Some(folder), Some(name)) => (folder, name),
+        (address, ..) => return Ok((address?, None)),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open(folder, flags, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string());
+    Ok((SocketAddrUnix::new(short.join(name))?, Some(folder)))
+}
+
 impl Client {
     /// Connects to the tarnd that `$TARN_SOCKET` names.
     ///
@@ -125,7 +138,7 @@ impl Client {
             let text = format!("cannot connect to tarnd at {}: {e}", path.display());
             Refusal::new(Code::Lost, text)
         };
-        let address = SocketAddrUnix::new(path).map_err(error)?;
+        let (address, _folder) = address(path).map_err(error)?;
         let flags = SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let fd = fd.map_err(error)?;

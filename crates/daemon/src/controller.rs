@@ -27,7 +27,7 @@ use tarn_base::units::{Time, parse_size, parse_time};
 use tarn_journal::RunLock;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Ask, Capacity, Command, Holding, Job, NODE_PORT, NodeInfo, Owner, Report, Said, Uid,
+    Ask, Capacity, Command, Holding, Job, NODE_PORT, NodeInfo, Owner, Report, Said, Store, Uid,
 };
 use tarn_site::{Action, Asked, Config, Event, Site, Token};
 
@@ -123,6 +123,7 @@ pub(crate) enum Input {
         /// Keys there may be wrapped with an older one.
         is_behind: bool,
         capacity: Capacity,
+        stores: Vec<Store>,
         holds: Vec<(Uid, Holding)>,
         jobs: Vec<Job>,
         orders: Sender<Command>,
@@ -295,6 +296,7 @@ impl Controller {
                 changes,
                 is_behind,
                 capacity,
+                stores,
                 holds,
                 jobs,
                 orders,
@@ -304,6 +306,7 @@ impl Controller {
                 Some(Event::Opened {
                     node,
                     capacity,
+                    stores,
                     holds,
                     jobs,
                 })

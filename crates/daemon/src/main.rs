@@ -13,6 +13,7 @@ mod journal;
 mod node;
 mod options;
 mod peers;
+mod pieces;
 mod progress;
 mod server;
 mod site;

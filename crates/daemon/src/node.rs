@@ -4,6 +4,7 @@
 //! peers read here and what is read of them. This thread only waits for the end.
 
 mod drive;
+mod loans;
 mod measure;
 mod paced;
 mod replicas;
@@ -12,6 +13,7 @@ mod talk;
 use crate::Fault;
 use crate::options::Options;
 use anyhow::{Context, anyhow, bail};
+use loans::Loans;
 use replicas::Replicas;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -75,6 +77,8 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let keys: RunKeys = serde_json::from_value(start.keys)
         .map_err(|_| anyhow!("the keys of the run are none of this release of tarn"))?;
     let helper = std::env::current_exe().context("tarnd does not find itself")?;
+    // First: it needs a process with one thread.
+    let loans = Loans::new(start.borrow.as_ref(), &node);
     let transport = start.transport.parse().map_err(|why: String| anyhow!(why));
     let way = transport.and_then(|t: Transport| t.way().map_err(|why| anyhow!(why)))?;
     let replicas = Replicas::new(start.data, way.clone());
@@ -91,6 +95,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
         start.run,
         helper.with_file_name("tarn"),
         replicas,
+        loans,
         notify.clone(),
     );
     let host = Arc::new(host);
@@ -130,6 +135,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     }
     drop(server);
     drop(data);
+    host.give_back();
     way.close();
     if !stopped {
         bail!("what runs on {node} does not end; it is left to the kernel");

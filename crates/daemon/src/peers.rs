@@ -269,24 +269,7 @@ impl Peers {
 
     /// Has a node open a partition: what it says of it, and the stream that it has given over to that.
     pub(crate) fn lend(&self, node: &str, ask: &Ask) -> Result<(FarPartition, OwnedFd), Refusal> {
-        let internal = |why: String| Refusal::new(Code::Internal, why);
-        let body = pack(ask).map_err(internal)?;
-        let (client, watch) = (self.client(node)?, Control::default());
-        let mut line = client.line(&watch).map_err(|e| told(&e, &[]))?;
-        let reply = client.call_on(&mut line, &body, &watch);
-        match said(node, &reply.map_err(|e| told(&e, &[]))?)? {
-            Said::Lent(mut far) => {
-                far.windows = self.way.rma().map(|rma| WindowUse {
-                    provider: rma.provider().to_owned(),
-                    library: rma.library().as_os_str().as_bytes().into(),
-                });
-                let stream = line.into_stream();
-                let (stream, seal) = stream.map_err(|e| internal(e.to_string()))?;
-                far.seal = seal;
-                Ok((far, stream.into()))
-            }
-            _ => Err(unexpected(node)),
-        }
+        lent_by(&*self.client(node)?, &self.way, ask, &Control::default())
     }
 
     /// A task there is followed from now on: calls share one stream meanwhile. With many nodes none is kept, as each node
@@ -388,6 +371,32 @@ impl Peers {
             Said::Freed(_) => Ok(()),
             _ => Err(unexpected(node)),
         }
+    }
+}
+
+/// Has a node open a partition: what it says of it, how it is used, and the stream that it has given over to that.
+pub(crate) fn lent_by(
+    client: &Client,
+    way: &Way,
+    ask: &Ask,
+    watch: &dyn Watch,
+) -> Result<(FarPartition, OwnedFd), Refusal> {
+    let internal = |why: String| Refusal::new(Code::Internal, why);
+    let body = pack(ask).map_err(internal)?;
+    let mut line = client.line(watch).map_err(|e| told(&e, &[]))?;
+    let reply = client.call_on(&mut line, &body, watch);
+    match said(&client.node, &reply.map_err(|e| told(&e, &[]))?)? {
+        Said::Lent(mut far) => {
+            far.windows = way.rma().map(|rma| WindowUse {
+                provider: rma.provider().to_owned(),
+                library: rma.library().as_os_str().as_bytes().into(),
+            });
+            let stream = line.into_stream();
+            let (stream, seal) = stream.map_err(|e| internal(e.to_string()))?;
+            far.seal = seal;
+            Ok((far, stream.into()))
+        }
+        _ => Err(unexpected(&client.node)),
     }
 }
 

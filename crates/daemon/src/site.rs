@@ -10,6 +10,7 @@ mod project;
 mod session;
 mod shelf;
 mod store;
+mod stores;
 mod talk;
 mod worker;
 
@@ -18,27 +19,25 @@ pub(crate) use worker::run as work;
 
 use crate::{Fault, options};
 use admit::Door;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use audit::Audit;
 use clap::Parser;
 use crew::Crew;
 use memory::JobMemory;
 use rustix::fs::{Mode, Uid as Owner};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use stores::{Stores, Wanted, folder_of_root};
 use talk::Manner;
 use tarn_base::codes::Exit;
-use tarn_base::layout::ERASE;
-use tarn_base::units::parse_size;
 use tarn_fabric::Transport;
-use tarn_journal::RunLock;
+use tarn_journal::LockError;
 use tarn_local::machine::host_name;
 use tarn_munge::{Munge, accept};
-use tarn_proto::site::{Capacity, Epoch};
+use tarn_proto::site::Epoch;
 
 /// Connections at a time that have not proven who they are.
 const STRANGERS: usize = 64;
@@ -49,10 +48,10 @@ const STRANGERS: usize = 64;
 pub(crate) struct Options {
     #[arg(long, hide = true)]
     site: bool,
-    /// Where users' data is kept, on a file system of this node, and what tarn may use of it
-    #[arg(long, value_name = "PATH:SIZE", value_parser = store)]
-    store: (PathBuf, u64),
-    /// What is kept there is lost with power, as of tmpfs
+    /// Where users' data is kept, on a file system of this node, and what tarn may use of it. Several, fast to slow, each with a name: data moves between them; `,volatile` behind the size of one that is lost with power
+    #[arg(long, value_name = "[NAME=]PATH:SIZE", value_parser = stores::wanted, required = true)]
+    store: Vec<Wanted>,
+    /// What is kept in the one store is lost with power, as of tmpfs
     #[arg(long)]
     volatile: bool,
     /// Where the controller reaches it
@@ -70,6 +69,12 @@ pub(crate) struct Options {
     /// What the worker of each user may read from other nodes
     #[arg(long, value_name = "RATE", value_parser = options::rate)]
     peer_rate: Option<u64>,
+    /// What the worker of each user may read when it moves parts from one store of this node to another
+    #[arg(long, value_name = "RATE", value_parser = options::rate)]
+    move_rate: Option<u64>,
+    /// The object store (S3) of users whose `~/.aws/config` names none [default: Amazon's]
+    #[arg(long, value_name = "URL", value_parser = endpoint)]
+    object_endpoint: Option<String>,
     /// What is removed from the store is overwritten first; what was marked so (`.tarn-erase` in it) stays so without this
     #[arg(long)]
     erase: bool,
@@ -100,12 +105,20 @@ fn transport(text: &str) -> Result<Transport, String> {
     }
 }
 
+fn endpoint(text: &str) -> Result<String, String> {
+    let host = ["https://", "http://"]
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme));
+    match host.is_some_and(|host| !host.is_empty() && !host.contains(['@', ' '])) {
+        true => Ok(text.to_owned()),
+        false => Err("give https://HOST or https://HOST:PORT".into()),
+    }
+}
+
 /// What all sessions share.
 struct Site {
     node: String,
-    root: PathBuf,
-    bytes: u64,
-    is_volatile: bool,
+    stores: Arc<Stores>,
     boot: String,
     crew: Arc<Crew>,
     memory: JobMemory,
@@ -131,38 +144,36 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         let text = "`tarnd --site` is run by root: it starts workers that have the rights of users";
         return Err(Fault::new(Exit::Usage, anyhow::anyhow!(text)));
     }
-    let (root, bytes) = options.store.clone();
-    let root = prepare(&root, &options.run_dir).map_err(state)?;
-    if options.erase {
-        let mark = root.join(ERASE);
-        std::fs::write(&mark, b"")
-            .with_context(|| format!("cannot write {}", mark.display()))
-            .map_err(state)?;
-    }
-    let lock = root.join(".tarn-site.lock");
-    let _lock = RunLock::take(&lock).map_err(|e| Fault::new(Exit::Busy, e))?;
+    let wanted = stores::check(options.store.clone(), options.volatile);
+    let wanted = wanted.map_err(|e| Fault::new(Exit::Usage, e))?;
+    let stores = Stores::open(wanted, options.erase).map_err(|e| {
+        let is_busy = e.downcast_ref::<LockError>().is_some();
+        Fault::new(if is_busy { Exit::Busy } else { Exit::State }, e)
+    })?;
+    let stores = Arc::new(stores);
+    prepare(&options.run_dir).map_err(state)?;
     let node = options.node_name.clone().unwrap_or_else(host_name);
     let audit = Audit::open(options.audit.as_deref()).map_err(state)?;
-    let epoch = session::epoch(&root).map_err(state)?;
+    let epoch = stores.epoch().map_err(state)?;
     let memory = JobMemory::new(&options.run_dir)
         .with_context(|| format!("no place for jobs' memory in {}", options.run_dir.display()))
         .map_err(state)?;
     let manner = Manner {
         sealed: options.transport == Transport::Sealed,
         external_rate: options.external_rate,
+        object_endpoint: options.object_endpoint.clone(),
         peer_rate: options.peer_rate,
+        move_rate: options.move_rate,
     };
     let whose = (options.min_uid, manner);
-    let crew = Crew::new(root.clone(), memory.all(), node.clone(), whose);
+    let crew = Crew::new(Arc::clone(&stores), memory.all(), node.clone(), whose);
     let site = Arc::new(Site {
         crew: Arc::new(crew),
         memory,
-        door: Door::new(&options.run_dir, &root),
+        door: Door::new(&options.run_dir, Arc::clone(&stores)),
         boot: boot(),
-        is_volatile: options.volatile,
         node,
-        root,
-        bytes,
+        stores,
         audit,
         munge: munge(options.munge_socket.as_deref()),
         meter: Arc::new(tarn_power::Machine::new(&tarn_power::sysfs())),
@@ -177,7 +188,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     tracing::info!(
         node = site.node,
         at = %options.listen,
-        store = %site.root.display(),
+        stores = ?site.stores.places(),
         "tarnd {} serves the site",
         env!("CARGO_PKG_VERSION")
     );
@@ -252,16 +263,6 @@ impl Site {
     fn term(&self) -> MutexGuard<'_, Term> {
         self.term.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn capacity(&self) -> Capacity {
-        let about = rustix::fs::statvfs(&self.root);
-        Capacity {
-            root: self.root.clone(),
-            bytes: self.bytes,
-            free: about.map_or(0, |a| a.f_bavail.saturating_mul(a.f_frsize)),
-            persistent: !self.is_volatile,
-        }
-    }
 }
 
 /// This host's munge daemon.
@@ -269,37 +270,11 @@ pub(crate) fn munge(socket: Option<&Path>) -> Munge {
     socket.map_or_else(Munge::default, Munge::at)
 }
 
-/// Makes the folders that are root's. Users reach their own below the store by the whole path only.
-fn prepare(root: &Path, run: &Path) -> anyhow::Result<PathBuf> {
-    let make = |path: &Path, mode: u32| -> anyhow::Result<()> {
-        let made = std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(path);
-        made.with_context(|| format!("cannot make {}", path.display()))?;
-        let about = std::fs::symlink_metadata(path)?;
-        if !about.is_dir() || std::os::unix::fs::MetadataExt::uid(&about) != 0 {
-            bail!(
-                "{} is no folder of root's: others could change what lies in it",
-                path.display()
-            );
-        }
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        Ok(())
-    };
-    make(root, 0o711)?;
-    make(run, 0o755)?;
-    make(&run.join("jobs"), 0o700)?;
-    make(&run.join("data"), 0o755)?;
-    let root = root.canonicalize()?;
-    let text = root.to_str().unwrap_or("\n");
-    if text.contains(['\n', '\t']) {
-        bail!(
-            "{} cannot be written into a job's file: give the store a plain name",
-            root.display()
-        );
-    }
-    Ok(root)
+/// Makes the folders that are root's, beside those of stores.
+fn prepare(run: &Path) -> anyhow::Result<()> {
+    folder_of_root(run, 0o755)?;
+    folder_of_root(&run.join("jobs"), 0o700)?;
+    folder_of_root(&run.join("data"), 0o755)
 }
 
 /// Makes a user's folder, if there is none.
@@ -319,15 +294,4 @@ fn user_folder(root: &Path, user: u32, group: u32) -> std::io::Result<()> {
 fn boot() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_owned()
-}
-
-fn store(text: &str) -> Result<(PathBuf, u64), String> {
-    let (path, size) = text
-        .rsplit_once(':')
-        .ok_or("give PATH:SIZE, such as /scm/tarn:400GiB")?;
-    let path = PathBuf::from(path);
-    match path.is_absolute() {
-        true => Ok((path, parse_size(size).map_err(|e| e.to_string())?)),
-        false => Err(format!("{} is not absolute", path.display())),
-    }
 }

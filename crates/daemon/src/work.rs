@@ -2,6 +2,7 @@
 
 mod copy;
 mod memory;
+mod object;
 mod partition;
 mod place;
 mod remote;
@@ -16,13 +17,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tarn_base::cluster::Socket;
+use tarn_base::object::ObjectUrl;
 use tarn_local::machine;
 use tarn_local::sockets::Near;
 use tarn_movers::Trees;
 use tarn_movers::throttle::Limiter;
 use tarn_ports::Control;
 use tarn_proto::local::{Allocation, Code, Kind, Place, Refusal, TaskId, TaskSpec, Uid, Verify};
-use tarn_tasks::{Event, Finish, Size, Task};
+use tarn_tasks::{Event, Finish, Outside, Size, Task};
 
 pub(crate) use copy::{SINGLE, list_of, release};
 pub(crate) use memory::hash_memory;
@@ -44,6 +46,8 @@ pub(crate) enum Spot {
         /// Relative to it, or absolute.
         path: Vec<u8>,
     },
+    /// An object of a store outside, or a tree of them.
+    Object(ObjectUrl),
     /// Memory of a program.
     Memory {
         region: Region,
@@ -117,9 +121,9 @@ impl Plan {
                 )),
                 path: path.0.clone(),
             }),
-            Place::External(path) => Ok(Spot::Path {
-                space: None,
-                path: tarn_tasks::external(path)?,
+            Place::External(place) => Ok(match tarn_tasks::outside(place)? {
+                Outside::Path(path) => Spot::Path { space: None, path },
+                Outside::Object(at) => Spot::Object(at),
             }),
             Place::Memory { offset, length, .. } => match region {
                 Some(region) => Ok(Spot::Memory {
@@ -210,7 +214,7 @@ impl Plan {
     }
 
     fn is_outside(&self) -> bool {
-        let outside = |s: &Spot| matches!(s, Spot::Path { space: None, .. });
+        let outside = |s: &Spot| matches!(s, Spot::Path { space: None, .. } | Spot::Object(_));
         outside(&self.from) || self.to.as_ref().is_some_and(outside)
     }
 }
@@ -289,7 +293,7 @@ impl Workers {
             more: Condvar::new(),
             done: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            mover: Trees::new(),
+            mover: Trees::new().with_store(tarn_s3::Client::of_environment().shared()),
             external: rate.map(|rate| Limiter::new(rate, 0)),
             peers,
             taken: Mutex::default(),
@@ -382,7 +386,10 @@ impl Shared {
                 Event::Surveyed { space, used }
             }
             Job::Discard(plan) => {
-                copy::discard(self, &plan);
+                match &plan.to {
+                    Some(Spot::Object(at)) => object::withdraw(self, &plan, at),
+                    _ => copy::discard(self, &plan),
+                }
                 remote::discard(self, &plan);
                 return None;
             }
@@ -400,6 +407,7 @@ impl Shared {
                 room: *length,
             }),
             Spot::Path { .. } => copy::measure(self, plan, control),
+            Spot::Object(at) => object::measure(self, at, control),
             Spot::Far { .. } => remote::measure(self, plan, control),
         }
     }
@@ -416,6 +424,11 @@ impl Shared {
         }
         match (&plan.from, &plan.to) {
             (from, None) => copy::remove_spot(self, plan, from),
+            (from, Some(Spot::Object(to))) => object::put(self, plan, from, to, control),
+            (Spot::Object(from), Some(to @ Spot::Path { .. })) => {
+                object::fetch(self, plan, from, to, control)
+            }
+            (Spot::Object(from), Some(to)) => object::load(self, plan, from, to, control),
             (from @ Spot::Path { .. }, Some(to @ Spot::Path { .. })) => {
                 copy::copy(self, plan, from, to, control)
             }

@@ -201,9 +201,18 @@ fn a_program_that_never_reads() {
     // Some hundred replies fit into the socket and the bound; then nothing more was taken.
     assert!(sent > 10 && sent < 5000, "{sent} requests");
     let client = daemon.client();
-    let before = client.stats().unwrap().done;
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(client.stats().unwrap().done, before);
+    // What was taken is done, however busy the machine is; what was sent beyond the bound stays in the socket.
+    let end = Instant::now() + LONG;
+    let mut done = client.stats().unwrap().done;
+    loop {
+        std::thread::sleep(Duration::from_millis(300));
+        let now = client.stats().unwrap().done;
+        if std::mem::replace(&mut done, now) == now {
+            break;
+        }
+        assert!(Instant::now() < end, "it goes on: {now} tasks are done");
+    }
+    assert!(done < (sent * MAX_BATCH) as u64, "all of {sent} requests");
     assert!(memory_of(daemon.pid()) < 60 << 20);
     // Once it reads, it is served again.
     let mut buffer = vec![0; MAX_PACKET];
@@ -247,7 +256,8 @@ fn ten_thousand_queued_transfers() {
     assert!(stats.queued > 1000, "{stats:?}");
     let ahead = client.status(&ids[9_999..]).unwrap()[0].ahead;
     assert!(ahead > 100, "{ahead}");
-    let ends = client.wait(&ids, Until::All, Some(LONG)).unwrap();
+    // Seconds on a quiet machine.
+    let ends = client.wait(&ids, Until::All, Some(6 * LONG)).unwrap();
     assert!(ends.len() == 10_000 && ends.iter().all(|o| o.end == End::Done));
     for n in [0, 77, 9_999] {
         let there = read(&daemon.path(&format!("fast/{}/{n}", n % 50)));

@@ -1,11 +1,12 @@
 //! The checkpoints of steps that go on from them: where they are, and whether an attempt that failed has come further.
 
 use crate::state::State;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Run;
 use tarn_base::bounds::MAX_RESTARTS;
 use tarn_base::checkpoint::CheckpointId;
-use tarn_base::id::{InstanceId, Spot};
+use tarn_base::event::Imaged;
+use tarn_base::id::{InstanceId, NodeId, Spot};
 
 /// The checkpoints of an instance.
 #[derive(Debug, Default)]
@@ -18,6 +19,29 @@ pub(crate) struct Kept {
     pub(crate) newest: Option<CheckpointId>,
     /// Attempts that failed after a newer one: they are no failures.
     pub(crate) restarts: u32,
+    /// Of images that are copied to other nodes.
+    pub(crate) images: Images,
+}
+
+/// Where the images of an instance are whole that are copied to other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Images {
+    /// The newest at each place.
+    pub(crate) whole: BTreeMap<Spot, CheckpointId>,
+    /// The newest that was taken and is to be copied: where it lies, and its bytes.
+    pub(crate) taken: Option<(CheckpointId, Spot, u64)>,
+    /// Whither one is being copied.
+    pub(crate) copying: Option<Spot>,
+    /// Where copies lie or will, and the bytes that are set aside for them there.
+    pub(crate) buddy: Option<(Spot, u64)>,
+}
+
+impl Images {
+    /// Where the newest is of those on nodes that can be used; of equals where it was taken.
+    pub(crate) fn best(&self, taken_at: Option<NodeId>) -> Option<(Spot, CheckpointId)> {
+        let rank = |(spot, id): &(Spot, CheckpointId)| (*id, Some(spot.node) == taken_at);
+        self.whole.iter().map(|(s, id)| (*s, *id)).max_by_key(rank)
+    }
 }
 
 impl State {
@@ -45,12 +69,100 @@ impl State {
         newer
     }
 
+    /// Something about the images of an attempt's processes.
+    pub(crate) fn imaged(&mut self, id: InstanceId, attempt: u32, what: &Imaged) {
+        let restart = self.start.workflow.step(id.step).restart;
+        let lost = |ledger: &crate::ledger::Ledger, spot: &Spot| ledger.is_lost(spot.node);
+        let Some(i) = self.steps.instance_mut(id).filter(|i| !i.finished()) else {
+            return;
+        };
+        if !restart.is_some_and(|r| r.buddy) {
+            return;
+        }
+        let home = i.placed().filter(|_| i.attempts == attempt);
+        let home = home.and_then(|p| p.spots.first().copied());
+        let images = &mut i.kept.images;
+        match (what, home) {
+            (Imaged::Taken { id, bytes, .. }, Some(home)) if !lost(&self.ledger, &home) => {
+                images.whole.insert(home, *id);
+                images.taken = Some((*id, home, *bytes));
+            }
+            (Imaged::NotRestored { id, .. }, Some(home)) => {
+                images
+                    .whole
+                    .retain(|at, newest| *at != home || *newest > *id);
+            }
+            (Imaged::Copied { id, at, .. }, _) => {
+                images.copying.take_if(|to| to == at);
+                // What was forgotten meanwhile is not there.
+                if i.kept.spots.contains(at) && !lost(&self.ledger, at) {
+                    let newest = images.whole.entry(*at).or_insert(*id);
+                    *newest = (*newest).max(*id);
+                }
+            }
+            (Imaged::NotCopied { at, .. }, _) => drop(images.copying.take_if(|to| to == at)),
+            _ => {}
+        }
+    }
+
+    /// An image is copied to another node.
+    pub(crate) fn copy_begun(&mut self, id: InstanceId, to: Spot, reserve: u64) {
+        self.give_buddy_back(id, |_| true);
+        if let Some(i) = self.steps.instance_mut(id) {
+            i.kept.spots.insert(to);
+            i.kept.images.taken = None;
+            i.kept.images.copying = Some(to);
+            i.kept.images.buddy = Some((to, reserve));
+            self.ledger.reserve(to, reserve);
+        }
+    }
+
+    /// Nothing is set aside for copies any more, if it is on such a node.
+    pub(crate) fn give_buddy_back(&mut self, id: InstanceId, which: impl Fn(Spot) -> bool) {
+        let images = self.steps.instance_mut(id).map(|i| &mut i.kept.images);
+        if let Some((at, bytes)) = images.and_then(|i| i.buddy.take_if(|(at, _)| which(*at))) {
+            self.ledger.unreserve(at, bytes);
+        }
+    }
+
+    /// The room for copies is counted anew.
+    pub(crate) fn buddies_resumed(&mut self) {
+        for id in &self.steps.kept {
+            let images = self.steps.instance(*id).map(|i| &i.kept.images);
+            if let Some((at, bytes)) = images.and_then(|i| i.buddy) {
+                self.ledger.reserve(at, bytes);
+            }
+        }
+        for id in self.steps.kept.clone() {
+            if let Some(i) = self.steps.instance_mut(id) {
+                (i.kept.images.taken, i.kept.images.copying) = (None, None);
+            }
+        }
+    }
+
+    /// A node is lost, and the images on it.
+    pub(crate) fn images_lost(&mut self, node: NodeId) {
+        for id in self.steps.kept.clone() {
+            self.give_buddy_back(id, |at| at.node == node);
+            let Some(i) = self.steps.instance_mut(id) else {
+                continue;
+            };
+            let images = &mut i.kept.images;
+            images.whole.retain(|at, _| at.node != node);
+            images.taken.take_if(|(_, at, _)| at.node == node);
+            images.copying.take_if(|to| to.node == node);
+        }
+    }
+
     /// Its checkpoints are removed from these places.
     pub(crate) fn forgotten(&mut self, id: InstanceId, at: &[Spot]) {
+        self.give_buddy_back(id, |spot| at.contains(&spot));
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };
         i.kept.spots.retain(|s| !at.contains(s));
+        i.kept.images.whole.retain(|s, _| !at.contains(s));
+        i.kept.images.taken.take_if(|(_, s, _)| at.contains(s));
         if i.finished() {
             i.kept = Kept::default();
         } else if i.kept.spots.is_empty() {

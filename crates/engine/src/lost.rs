@@ -53,6 +53,7 @@ impl State {
                 self.note_unkept(name);
             }
         }
+        self.images_lost(node);
         self.data.to_release.retain(|(_, place), _| !there(place));
         let mut leaving = 0;
         self.strays.retain(|(_, spot), stray| {

@@ -556,6 +556,9 @@ impl State {
         self.listing.clear();
         self.leaving = 0;
         self.ledger.clear_bytes(&self.start.cluster);
+        self.partitions
+            .resumed(&self.start.workflow, &mut self.ledger);
+        self.buddies_resumed();
         self.data.to_release.clear();
         self.strays.clear();
         self.strays_came = false;

@@ -1,9 +1,11 @@
 //! The state of a run, and the two ways it changes: by an event, by an action. No choice is made here.
 
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
+use crate::failed::counts;
 use crate::ledger::{Demand, Ledger};
 use crate::links::Links;
 use crate::lost::Strays;
+use crate::partitions::Partitions;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,10 +25,6 @@ pub(crate) const MAX_TRANSFER_FAILURES: u32 = 3;
 
 /// Pause after the first of them; each next one is four times as long.
 const PAUSE: Nanos = SECOND / 2;
-
-/// Attempts of an instance that may be lost with their nodes and count for nothing. After that it may be what ends nodes, by
-/// filling their memory for instance, and must not go round all of them.
-const FREE_LOSSES: u32 = 1;
 
 /// SIGTERM: what asks for an end in order, such as the end of an allocation.
 const TERMINATE: i32 = 15;
@@ -50,11 +48,6 @@ pub(crate) struct Active {
     pub(crate) rescue: bool,
     /// Bytes of content it moves.
     pub(crate) bytes: u64,
-}
-
-/// Whether a failure counts as a try: not if something else ended it.
-fn counts(kind: FailureKind) -> bool {
-    !matches!(kind, FailureKind::Cancelled | FailureKind::NodeLost)
 }
 
 fn node_of(place: &Place) -> Option<NodeId> {
@@ -88,6 +81,7 @@ pub(crate) struct State {
     pub(crate) data: Data,
     pub(crate) steps: Steps,
     pub(crate) ledger: Ledger,
+    pub(crate) partitions: Partitions,
     /// For each version, the steps that read it.
     pub(crate) readers: BTreeMap<(DataId, u32), Vec<StepId>>,
     /// For each version that is made, the step that makes it.
@@ -138,6 +132,7 @@ impl State {
             data: Data::new(w),
             steps: Steps::new(w, start.cluster.nodes.len(), start.options.policy.order),
             ledger: Ledger::new(&start.cluster),
+            partitions: Partitions::new(w),
             readers: readers(w),
             producers: producers(w),
             unlisted: (0u32..)
@@ -182,6 +177,11 @@ impl State {
         self.now = self.now.max(now);
         match event {
             Event::Started(_) | Event::Timer => {}
+            Event::Image {
+                instance,
+                attempt,
+                what,
+            } => self.imaged(*instance, *attempt, what),
             Event::SourceListed { data, parts } => self.source_listed(*data, parts),
             Event::SourceFailed { data, failure } => {
                 self.listing.remove(data);
@@ -247,7 +247,14 @@ impl State {
                 }
             }
             Do::Reuse { instance, prior } => self.reused(*instance, *prior),
+            Do::CopyImage {
+                instance,
+                to,
+                reserve,
+                ..
+            } => self.copy_begun(*instance, *to, *reserve),
             Do::Forget { instance, at } => self.forgotten(*instance, at),
+            Do::Discard { partition, .. } => self.discarded(*partition),
             Do::Evict { part, key, at } if self.stray_leaves(*part, key, at) => {}
             Do::Evict { part, at, .. } => {
                 self.data.to_release.remove(&(*part, at.clone()));
@@ -579,6 +586,9 @@ impl State {
             self.steps.on_node[s.node.at()].insert(id);
         }
         self.steps.placed.insert(id);
+        self.partitions_placed(id, spots);
+        // What it sets aside for itself has room for images too.
+        self.give_buddy_back(id, |at| spots.contains(&at));
         let factor = self.steps.all[id.step.at()].reserve_factor;
         if let Some(i) = self.steps.instance_mut(id) {
             i.progress = Progress::Assigned(Placed {
@@ -600,8 +610,13 @@ impl State {
             self.ledger.unreserve(*s, placed.reserve);
             self.steps.on_node[s.node.at()].remove(&id);
         }
+        self.partitions_displaced(id, &placed.spots);
         self.steps.placed.remove(&id);
         self.steps.running.remove(&id);
+        if placed.spots.iter().any(|s| self.ledger.is_lost(s.node)) {
+            // It is to be placed there itself.
+            self.give_buddy_back(id, |_| true);
+        }
         Some(placed)
     }
 
@@ -624,6 +639,7 @@ impl State {
     fn run_begun(&mut self, run: &Run) {
         let id = run.instance;
         self.keeps(run);
+        self.partitions.run(&run.partitions);
         let demand = Demand::of(self.start.workflow.step(id.step));
         self.ledger.take(&run.nodes, demand);
         let pinned: Vec<_> = run
@@ -687,69 +703,13 @@ impl State {
                 failure, newest, ..
             } => {
                 let written = usage.written / placed.spots.len().max(1) as u64;
-                let newer = self.came_further(id, *newest);
+                // Of a lost node's images there may be copies.
+                let lost = failure.kind == FailureKind::NodeLost;
+                let copy = self.steps.instance(id).filter(|_| lost);
+                let copy = copy.and_then(|i| Some(i.kept.images.best(None)?.1));
+                let newer = self.came_further(id, (*newest).max(copy));
                 self.attempt_failed(id, failure, &placed, written, newer);
             }
-        }
-    }
-
-    /// Whether an attempt that ran out of room is to be repeated with room for what it was seen to write: once, where that
-    /// would fit onto its tier, and was more than was set aside.
-    fn learns_size(&self, id: InstanceId, placed: &Placed, written: u64) -> bool {
-        let capacity = |s: &Spot| self.start.cluster.tier(*s).capacity;
-        let fits = placed.spots.iter().all(|s| written <= capacity(s));
-        let first = |i: &crate::steps::Instance| i.outgrown.is_none();
-        fits && written > placed.reserve && self.steps.instance(id).is_some_and(first)
-    }
-
-    /// `written`: the bytes that it was seen to write on a node.
-    fn attempt_failed(
-        &mut self,
-        id: InstanceId,
-        failure: &Failure,
-        placed: &Placed,
-        written: u64,
-        newer: bool,
-    ) {
-        let step = self.start.workflow.step(id.step);
-        let (name, retries) = (step.name.clone(), step.retries);
-        let outgrown = match failure.kind {
-            FailureKind::NoSpace => placed.spots.iter().map(|s| s.tier).max(),
-            _ => None,
-        };
-        let learns = outgrown.is_some() && self.learns_size(id, placed, written);
-        if learns {
-            let known = &mut self.steps.all[id.step.at()].outgrew;
-            *known = written.max(*known);
-        }
-        let factor = &mut self.steps.all[id.step.at()].reserve_factor;
-        if outgrown.is_some() && placed.factor == *factor {
-            *factor = factor.saturating_mul(2);
-        }
-        let lost = failure.kind == FailureKind::NodeLost;
-        let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
-        let Some(i) = self.steps.instance_mut(id) else {
-            return;
-        };
-        i.losses += u32::from(lost);
-        let counts = counts(failure.kind) && !learns && (hopeless || !newer)
-            || lost && i.losses > FREE_LOSSES;
-        i.failures += u32::from(counts);
-        i.outgrown = i.outgrown.max(outgrown);
-        if counts && (hopeless || i.failures > retries) {
-            i.progress = Progress::Failed;
-            let mut message = format!("step {name} failed: {}", failure.message);
-            if lost {
-                message = format!(
-                    "{message}; {} attempts of it were lost with their nodes: it may be what ends them, by filling their \
-                     memory for instance. `retries` allows more such attempts; `tarn resume` tries again",
-                    i.losses
-                );
-            }
-            self.fail(Subject::Instance(id), message);
-        } else {
-            i.progress = Progress::Pending;
-            self.steps.enqueue(id);
         }
     }
 

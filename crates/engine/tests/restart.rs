@@ -6,7 +6,7 @@ use common::*;
 use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::bounds::MAX_RESTARTS;
 use tarn_base::checkpoint::CheckpointId;
-use tarn_base::event::{Ended, Event, Failure, FailureKind, Start};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Imaged, Start};
 use tarn_base::id::{NodeId, Spot};
 use tarn_base::reason::Reason;
 
@@ -212,4 +212,115 @@ fn a_step_with_checkpoints_that_no_tier_holds_is_refused() {
         estimates(0),
     );
     assert_eq!(played.outcome, Outcome::Refused);
+}
+
+const IMAGED: &str = "[[step]]\nname = \"a\"\nrun = \"x\"\nrestart = \"image\"\nbuddy = true\ncheckpoints = \"60 MB\"\n";
+
+fn image(number: u64) -> CheckpointId {
+    CheckpointId {
+        generation: 1,
+        number,
+    }
+}
+
+fn says(hand: &mut Hand, run: &Run, what: Imaged) -> Vec<Action> {
+    hand.says(Event::Image {
+        instance: run.instance,
+        attempt: run.attempt,
+        what,
+    })
+}
+
+fn taken(hand: &mut Hand, run: &Run, number: u64) -> Vec<Action> {
+    let what = Imaged::Taken {
+        id: image(number),
+        bytes: 10 * MB,
+        stopped: 0,
+        took: 0,
+    };
+    says(hand, run, what)
+}
+
+/// Whither images are to be copied.
+fn copies(actions: &[Action]) -> Vec<(CheckpointId, Spot)> {
+    let copy = |a: &Action| match &a.what {
+        Do::CopyImage { image, to, .. } => Some((*image, *to)),
+        _ => None,
+    };
+    actions.iter().filter_map(copy).collect()
+}
+
+fn lost(hand: &mut Hand, run: &Run) -> Vec<Run> {
+    hand.says(Event::NodeLost {
+        node: run.nodes[0].node,
+        why: "its tarnd is gone".into(),
+    });
+    runs_in(&died(hand, run, FailureKind::NodeLost, None))
+}
+
+#[test]
+fn a_step_whose_node_is_lost_goes_on_where_a_copy_of_its_image_is() {
+    let (mut hand, begun) = Hand::begin(&begin(IMAGED, 3));
+    let first = runs_in(&begun).remove(0);
+    let ordered = copies(&taken(&mut hand, &first, 1));
+    let [(id, to)] = ordered[..] else {
+        panic!("{ordered:?}");
+    };
+    assert_eq!(id, image(1));
+    assert_ne!(to.node, first.nodes[0].node);
+    // One at a time; then the newest.
+    assert_eq!(copies(&taken(&mut hand, &first, 2)), []);
+    let copied = Imaged::Copied {
+        id,
+        at: to,
+        took: 0,
+    };
+    let next = copies(&says(&mut hand, &first, copied));
+    assert_eq!(next, [(image(2), to)]);
+    let failed = Imaged::NotCopied {
+        id: image(2),
+        at: to,
+        why: "it is said to".into(),
+    };
+    says(&mut hand, &first, failed);
+    let second = lost(&mut hand, &first).remove(0);
+    assert_eq!(second.nodes, [to]);
+    let after = hand.commits(&second, None, 0);
+    let goes = |a: &Action| matches!(&a.what, Do::Forget { at, .. } if at.contains(&to));
+    assert!(after.iter().any(goes), "the copies go too");
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}
+
+#[test]
+fn a_copy_that_is_lost_or_not_whole_is_no_place_to_go_on() {
+    let (mut hand, begun) = Hand::begin(&begin(IMAGED, 3));
+    let first = runs_in(&begun).remove(0);
+    let (_, to) = copies(&taken(&mut hand, &first, 1))[0];
+    let copied = Imaged::Copied {
+        id: image(1),
+        at: to,
+        took: 0,
+    };
+    says(&mut hand, &first, copied);
+    hand.says(Event::NodeLost {
+        node: to.node,
+        why: "its tarnd is gone".into(),
+    });
+    // The next one goes to the node that is left.
+    let (_, other) = copies(&taken(&mut hand, &first, 2))[0];
+    assert!(other.node != to.node && other.node != first.nodes[0].node);
+    let second = lost(&mut hand, &first).remove(0);
+    assert_eq!(second.nodes, [other], "no other is left; it begins anew");
+    let why = copies(&taken(&mut hand, &second, 1));
+    assert_eq!(why, []);
+}
+
+#[test]
+fn without_room_on_another_node_no_copy_is_made_and_it_is_said() {
+    let (mut hand, begun) = Hand::begin(&begin(IMAGED, 1));
+    let first = runs_in(&begun).remove(0);
+    let said = taken(&mut hand, &first, 1);
+    let why = Reason::NoBuddy { bytes: 60 * MB };
+    assert!(said.iter().any(|a| a.why == why), "{said:?}");
+    assert_eq!(taken(&mut hand, &first, 2), [], "once");
 }

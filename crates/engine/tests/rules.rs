@@ -304,3 +304,30 @@ fn a_node_whose_tier_is_stood_in_for_runs_steps_of_one_node_only() {
     let wide: Vec<u32> = runs_in(&after)[0].nodes.iter().map(|s| s.node.0).collect();
     assert_eq!(wide, [1, 2]);
 }
+
+#[test]
+fn a_node_with_a_borrowed_tier_takes_part_in_all_but_shared_namespaces() {
+    let step = |uses: &str| {
+        format!(
+            "name = \"w\"\n[data.x]\n[[step]]\nname = \"wide\"\nrun = \"x\"\nnodes = 2\nout = [\"x:{uses}\"]\n"
+        )
+    };
+    let on = |uses: &str, root: &str| {
+        let mut s = start(
+            workflow(&step(uses)),
+            cluster(3, 1, &[100 * MB]),
+            policy("data"),
+        );
+        let tier = &mut s.cluster.nodes[0].tiers[0];
+        (tier.root, tier.lender) = (root.into(), Some(tarn_base::id::NodeId(2)));
+        let (_, begun) = Hand::begin(&s);
+        let nodes = runs_in(&begun)[0].nodes.clone();
+        nodes.iter().map(|s| s.node.0).collect::<Vec<u32>>()
+    };
+    assert_eq!(on("single", "/t"), [0, 1]);
+    assert_eq!(on("shared", "/t"), [1, 2]);
+    assert_eq!(
+        on("single", "/dev/shm/tarn-1-t.borrowed/at.borrowed"),
+        [1, 2]
+    );
+}

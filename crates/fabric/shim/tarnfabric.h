@@ -30,7 +30,8 @@ struct tf_done {
 int tf_version(void);
 
 /* For a handler of SIGBUS, with the address of the fault: whether it was a window's, and all is well now.
- * Uses atomic words and system calls only. Windows are opened only while a handler calls it. */
+ * Uses atomic words and system calls only. Windows onto files that others may cut are opened only while a
+ * handler calls it. */
 int tf_deal(uintptr_t at);
 
 /* Opens an endpoint at an address of this host (NULL: any) with a provider, such as "tcp;ofi_rxm". What went

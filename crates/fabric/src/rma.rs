@@ -6,6 +6,7 @@
 
 mod bare;
 mod lane;
+mod ranks;
 mod shim;
 
 pub use bare::{Bare, BareWindow};
@@ -24,22 +25,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tarn_proto::data::Window;
+use tarn_sys::signals::{Blocked, Handlers};
 
-/// What the library is called, beside `tarnd` or where it is installed.
+/// What the library is called, beside the program or library that tarn is in, or where it is installed.
 pub const LIBRARY: &str = "libtarnfabric.so";
 
-/// The library beside this program, or else where `make install` puts it.
+/// The library: what `$TARN_FABRIC_LIBRARY` says; else the one beside the program, or the library, that this code is in, or where
+/// `make install` puts it for either.
 ///
 /// # Errors
 /// When the program does not find itself.
 pub fn library() -> io::Result<PathBuf> {
-    let own = std::env::current_exe()?;
-    let beside = own.with_file_name(LIBRARY);
-    let installed = own.with_file_name("../lib/tarn").join(LIBRARY);
-    match !beside.exists() && installed.exists() {
-        true => Ok(installed),
-        false => Ok(beside),
+    if let Some(named) = std::env::var_os("TARN_FABRIC_LIBRARY").filter(|v| !v.is_empty()) {
+        return Ok(named.into());
     }
+    let own = tarn_sys::process::own_file()?;
+    let beside = own.with_file_name(LIBRARY);
+    let installed = ["tarn", "../lib/tarn"].map(|folder| own.with_file_name(folder).join(LIBRARY));
+    let all = [&beside].into_iter().chain(&installed);
+    let there = all.into_iter().find(|path| path.exists());
+    Ok(there.unwrap_or(&beside).clone())
 }
 /// Addresses of this host with an endpoint.
 const ADDRESSES: usize = 16;
@@ -53,6 +58,8 @@ const AHEAD: usize = 3;
 const TURN: Duration = Duration::from_millis(20);
 /// So long it goes on when nobody needs it: the next one comes soon.
 const LINGER: Duration = Duration::from_secs(1);
+/// The same in a program that computes.
+const SHORT_LINGER: Duration = Duration::from_millis(20);
 /// Before a read that could not be begun is tried again.
 const AGAIN: Duration = Duration::from_millis(1);
 /// A wait before somebody looks whether to go on waiting.
@@ -62,6 +69,8 @@ const STACK: usize = 8 << 20;
 
 /// Opens an endpoint where there is room for that.
 fn on_stack<T: Send>(open: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    // Providers may have threads of their own.
+    let _blocked = Blocked::new();
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
         let opened = thread.spawn_scoped(scope, open);
@@ -77,13 +86,28 @@ fn source(provider: &str, at: IpAddr) -> Option<IpAddr> {
     (!provider.starts_with("shm")).then_some(at.to_canonical())
 }
 
+/// What an endpoint is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    /// Windows are open there, and of tarnd's nodes those of others are read.
+    Shows,
+    /// A rank reads and writes the windows of others: it is closed when something is given up.
+    Asks,
+}
+
 /// libfabric, with one provider.
 pub struct Rma {
     shim: Arc<Shim>,
     library: PathBuf,
     provider: String,
-    domains: Mutex<BTreeMap<IpAddr, Arc<Domain>>>,
+    /// As `--transport` has it.
+    named: String,
+    domains: Mutex<BTreeMap<(IpAddr, Side), Arc<Domain>>>,
     given_up: AtomicBool,
+    /// It is part of a program that is not tarn's.
+    guest: bool,
+    /// Memory of reads and writes that are over.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 impl std::fmt::Debug for Rma {
@@ -98,21 +122,38 @@ impl Rma {
     /// # Errors
     /// Why it cannot be used, and what to do.
     pub fn load(library: &Path, provider: &str) -> Result<Arc<Self>, String> {
+        Self::opened(library, provider, false)
+            .map_err(|why| format!("{why}, or leave out --transport"))
+    }
+
+    /// The same in a program that is not tarn's: what that does on signals stays as it is, also where libfabric would have it otherwise.
+    /// Files that are opened must not be made shorter meanwhile: no handler of SIGBUS is there.
+    ///
+    /// # Errors
+    /// As [`Rma::load`].
+    pub fn load_as_guest(library: &Path, provider: &str) -> Result<Arc<Self>, String> {
+        Self::opened(library, provider, true)
+    }
+
+    fn opened(library: &Path, provider: &str, guest: bool) -> Result<Arc<Self>, String> {
+        let _handlers = guest.then(Handlers::keep);
         let shim = Shim::load(library).map_err(|why| {
             format!(
-                "libfabric cannot be used ({why}): `make build` makes {LIBRARY} where libfabric-dev is installed; put it beside tarnd or in ../lib/tarn, or leave out --transport"
+                "libfabric cannot be used ({why}): `make build` makes {LIBRARY} where libfabric-dev is installed; put it beside tarnd or libtarn, or in lib/tarn"
             )
         })?;
         let rma = Self {
             shim,
             library: library.to_owned(),
             provider: provider.to_owned(),
+            named: format!("libfabric:{provider}"),
             domains: Mutex::default(),
             given_up: AtomicBool::new(false),
+            guest,
+            spare: Mutex::default(),
         };
-        rma.endpoint(None).map_err(|why| {
-            format!("{why}; `fi_info -l` names the providers, or leave out --transport")
-        })?;
+        rma.endpoint(None)
+            .map_err(|why| format!("{why}; `fi_info -l` names the providers"))?;
         Ok(Arc::new(rma))
     }
 
@@ -127,32 +168,42 @@ impl Rma {
     }
 
     fn endpoint(&self, at: Option<IpAddr>) -> Result<Endpoint, String> {
+        let _handlers = self.guest.then(Handlers::keep);
         on_stack(|| Endpoint::open(&self.shim, &self.provider, at))
     }
 
     /// The endpoint at an address of this host, if there can be one.
     pub(crate) fn domain(&self, at: IpAddr) -> Option<Arc<Domain>> {
+        self.domain_at(at, Side::Shows).ok()
+    }
+
+    fn domain_at(&self, at: IpAddr, side: Side) -> Result<Arc<Domain>, String> {
         if self.given_up.load(Ordering::Relaxed) {
-            return None;
+            return Err("libfabric is not used any more".into());
         }
         let node = source(&self.provider, at);
         let at = node.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let mut domains = lock(&self.domains);
-        if let Some(domain) = domains.get(&at) {
-            return Some(Arc::clone(domain));
+        if let Some(domain) = domains.get(&(at, side)) {
+            return Ok(Arc::clone(domain));
         }
         if domains.len() >= ADDRESSES {
-            return None;
+            return Err("this host has too many addresses".into());
         }
-        let endpoint = self.endpoint(node).ok()?;
+        let endpoint = match self.endpoint(node) {
+            // The network's own addresses may be others than those of its streams.
+            Err(why) if self.guest && node.is_some() => self.endpoint(None).map_err(|_| why),
+            endpoint => endpoint,
+        }?;
         let domain = Arc::new(Domain {
-            name: endpoint.name().ok()?,
+            name: endpoint.name().map_err(|e| e.to_string())?,
             endpoint: Arc::new(endpoint),
             peers: Mutex::default(),
             pump: Mutex::default(),
+            guest: self.guest,
         });
-        domains.insert(at, Arc::clone(&domain));
-        Some(domain)
+        domains.insert((at, side), Arc::clone(&domain));
+        Ok(domain)
     }
 
     /// Threads that make progress at this moment.
@@ -182,6 +233,7 @@ pub(crate) struct Domain {
     name: Box<[u8]>,
     peers: Mutex<HashMap<Box<[u8]>, u64>>,
     pump: Mutex<Pump>,
+    guest: bool,
 }
 
 #[derive(Default)]
@@ -204,6 +256,8 @@ impl Domain {
         let mut pump = lock(&self.pump);
         if !pump.runs {
             let domain = Arc::clone(self);
+            // Signals are the program's.
+            let _blocked = Blocked::new();
             let thread = std::thread::Builder::new().name("tarn-rma".into());
             thread.spawn(move || domain.work())?;
             pump.runs = true;
@@ -214,13 +268,17 @@ impl Domain {
 
     fn work(&self) {
         let mut needed = Instant::now();
+        let linger = match self.guest {
+            true => SHORT_LINGER,
+            false => LINGER,
+        };
         loop {
             let worked = self.endpoint.progress(TURN);
             let mut pump = lock(&self.pump);
             if pump.users > 0 {
                 needed = Instant::now();
             }
-            if worked.is_err() || needed.elapsed() > LINGER {
+            if worked.is_err() || needed.elapsed() > linger {
                 pump.runs = false;
                 return;
             }
@@ -228,26 +286,38 @@ impl Domain {
     }
 
     /// Opens a window onto a stretch (offset and length) of a file, to be read or written too, which ends a stream when the file is found to
-    /// have become shorter.
+    /// have become shorter. Progress is made as long as it is open.
     pub(crate) fn open(
         self: &Arc<Self>,
         file: BorrowedFd<'_>,
         stretch: (u64, u64),
-        (writable, stream): (bool, Option<BorrowedFd<'_>>),
+        rights: (bool, Option<BorrowedFd<'_>>),
     ) -> io::Result<(Opened, Window)> {
         let user = self.user()?;
-        // Nobody finds it by guessing, where the provider lets one choose.
-        let secret = nonce()?;
-        let wanted = u64::from_le_bytes(std::array::from_fn(|i| secret[i]));
-        let (opening, from, key) =
-            self.endpoint
-                .window(file, stretch, (writable, stream), wanted)?;
+        let (opening, window) = self.window(file, stretch, rights)?;
         let opened = Opened {
             _opening: opening,
             _user: user,
         };
+        Ok((opened, window))
+    }
+
+    /// The same, and it is for others to have progress made.
+    fn window(
+        &self,
+        file: BorrowedFd<'_>,
+        stretch: (u64, u64),
+        rights: (bool, Option<BorrowedFd<'_>>),
+    ) -> io::Result<(Opening, Window)> {
+        // Nobody finds it by guessing, where the provider lets one choose.
+        let secret = nonce()?;
+        let wanted = u64::from_le_bytes(std::array::from_fn(|i| secret[i]));
+        if !self.guest {
+            self.endpoint.guard()?;
+        }
+        let (opening, from, key) = self.endpoint.window(file, stretch, rights, wanted)?;
         let name = self.name.clone();
-        Ok((opened, Window { name, from, key }))
+        Ok((opening, Window { name, from, key }))
     }
 
     /// Whether it has not been given up.
@@ -342,7 +412,11 @@ impl Reading {
             landing.resize(BLOCK, 0);
             let len = self.left.min(BLOCK as u64) as usize;
             let at = (self.from, self.key);
-            match self.domain.endpoint.read(self.peer, at, landing, len) {
+            match self
+                .domain
+                .endpoint
+                .begin(Way::Read, self.peer, at, landing, len)
+            {
                 Ok(flight) => {
                     self.flights.push_back((flight, len));
                     self.from += len as u64;

@@ -199,8 +199,9 @@ impl<'a> Answering<'a> {
         }
         far::keep_alive(self.socket())?;
         let rma = self.shared.way.rma().filter(|_| !self.answers.is_sealed());
+        let mut target = make(self.socket())?;
         let (requests, answers) = (self.requests.get_mut(), &mut self.answers);
-        far::serve((requests, answers), &mut *make()?, rma.map(Arc::as_ref))
+        far::serve((requests, answers), &mut *target, rma.map(Arc::as_ref))
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {

@@ -6,6 +6,7 @@ use crate::lock;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::io;
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tarn_ports::Control;
@@ -43,8 +44,8 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// Makes what a stream is given over to, in that stream's own thread.
-pub type MakeTarget = Box<dyn FnOnce() -> io::Result<Box<dyn Target>> + Send>;
+/// Makes what a stream is given over to, in that stream's own thread. Who keeps the socket can end the stream by it.
+pub type MakeTarget = Box<dyn FnOnce(&TcpStream) -> io::Result<Box<dyn Target>> + Send>;
 
 /// What a call is answered with.
 pub enum Called {

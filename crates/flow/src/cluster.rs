@@ -2,6 +2,7 @@
 
 use crate::diag::{Code, Finding, Findings, Rejected, quoted};
 use crate::elsewhere::no_site;
+use crate::lent::{check_clear, check_partition, check_site_partition};
 use crate::parsed::{Parsed, StepSpans};
 use crate::room::{Rooms, check_room};
 use crate::suggest::did_you_mean;
@@ -9,7 +10,7 @@ use miette::SourceSpan;
 use std::collections::BTreeSet;
 use tarn_base::cluster::{Cluster, Node};
 use tarn_base::units::Bytes;
-use tarn_base::workflow::{Role, Step};
+use tarn_base::workflow::{Checkpoints, Role, Step};
 
 /// What a way of running can do.
 #[derive(Debug, Clone)]
@@ -18,6 +19,8 @@ pub struct Abilities {
     pub multi_node: Result<(), String>,
     /// Whether the nodes of a step can have one namespace; if not, why not.
     pub shared: Result<(), String>,
+    /// Whether images of a step's processes can be taken; if not, why not.
+    pub images: Result<(), String>,
     /// Whether a dataset can be encrypted; if not, why not.
     pub encryption: Result<(), String>,
 }
@@ -79,7 +82,13 @@ pub fn check_cluster(
         }
         check_abilities(&mut out, step, spans, abilities);
         check_checkpoints(&mut out, parsed, step, spans);
+        check_one_namespace(&mut out, parsed, step, spans);
         check_room(&mut out, parsed, step, spans, &rooms);
+    }
+    let partitions = parsed.workflow.partitions.iter();
+    for (partition, spans) in partitions.zip(&parsed.spans.partitions) {
+        check_partition(&mut out, parsed, (partition, spans), (cluster, &tiers));
+        check_clear(&mut out, parsed, (partition, spans));
     }
     match out.is_empty() {
         true => Ok(()),
@@ -111,6 +120,11 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
         if let (true, true, Some(span)) = (dataset.encrypt, is_unknown, spans.encrypt) {
             out.add(no_encryption(&dataset.name, NO_SIZE, span).help(SAY_SIZE));
         }
+    }
+    let partitions = parsed.workflow.partitions.iter();
+    for of in partitions.zip(&parsed.spans.partitions) {
+        check_site_partition(&mut out, of);
+        check_clear(&mut out, parsed, of);
     }
     match out.is_empty() {
         true => Ok(()),
@@ -156,7 +170,12 @@ fn are(n: usize, noun: &str) -> String {
     }
 }
 
-fn unknown_tier(what: &str, tier: &str, span: SourceSpan, tiers: &BTreeSet<&str>) -> Finding {
+pub(crate) fn unknown_tier(
+    what: &str,
+    tier: &str,
+    span: SourceSpan,
+    tiers: &BTreeSet<&str>,
+) -> Finding {
     let known = || match tiers.is_empty() {
         true => "no node has a tier".to_owned(),
         false => format!(
@@ -366,6 +385,17 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                 .help("set `nodes = 1`, or run where this is possible; `tarn doctor` says what this machine offers"),
         );
     }
+    let is_imaged = step.restart.is_some_and(|r| r.from == Checkpoints::Image);
+    if let (true, Err(why)) = (is_imaged, &abilities.images) {
+        out.add(
+            Finding::error(
+                Code::NoImages,
+                format!("{what} has `restart = \"image\"`, and no images can be taken of its processes: {why}"),
+            )
+            .at(spans.name, "goes on from images")
+            .help("leave `restart` out, or run where CRIU works (docs/workflow-file.md, \"restart\"); `tarn doctor` says what this machine offers"),
+        );
+    }
     let Err(why) = &abilities.shared else {
         return;
     };
@@ -381,6 +411,27 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                 .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part; docs/shared-namespace.md says what `shared` needs"),
             );
         }
+    }
+}
+
+/// What several nodes change in one namespace lies in that: it is opened into no step's own memory.
+fn check_one_namespace(out: &mut Findings, parsed: &Parsed, step: &Step, spans: &StepSpans) {
+    let uses = step.uses.iter().zip(&spans.uses).filter(|_| step.nodes > 1);
+    let mut encrypted = uses.filter(|(used, _)| parsed.workflow.dataset(used.data).encrypt);
+    if let Some((used, (span, _))) = encrypted.find(|(_, (_, shared))| *shared) {
+        let name = &parsed.workflow.dataset(used.data).name;
+        out.add(
+            Finding::error(
+                Code::NoEncryption,
+                format!(
+                    "step {} wants {} shared, and it is encrypted: each node opens it for itself",
+                    quoted(&step.name),
+                    quoted(name)
+                ),
+            )
+            .at(*span, "`shared`")
+            .help("use `broadcast` or `scatter`, or leave `encrypt` out"),
+        );
     }
 }
 

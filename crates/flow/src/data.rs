@@ -8,6 +8,7 @@ use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use std::path::{Path, PathBuf};
 use tarn_base::bounds;
+use tarn_base::object::ObjectUrl;
 use tarn_base::pattern::ScatterRule;
 use tarn_base::units::parse_time;
 use tarn_base::workflow::{Keep, OnFailure};
@@ -93,7 +94,27 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>, folder: &Path) -> Vec<
     all
 }
 
-fn not_a_table(what: &str, header: &str, value: &DeValue<'_>, span: SourceSpan) -> Finding {
+fn dest(out: &mut Findings, section: &Section<'_>, folder: &Path) -> Option<Located<PathBuf>> {
+    let dest = section.place(out, "dest", folder)?;
+    if let Some(Ok(tree)) = ObjectUrl::of(&dest.value)
+        && tree.key.is_empty()
+    {
+        out.add(
+            Finding::error(Code::BadPath, "`dest` would replace a whole bucket")
+                .at(dest.span, "no prefix")
+                .help(format!("name a prefix in it: \"{tree}result/\"")),
+        );
+        return None;
+    }
+    Some(dest)
+}
+
+pub(crate) fn not_a_table(
+    what: &str,
+    header: &str,
+    value: &DeValue<'_>,
+    span: SourceSpan,
+) -> Finding {
     let found = kind(value);
     Finding::error(
         Code::WrongType,
@@ -106,13 +127,13 @@ fn not_a_table(what: &str, header: &str, value: &DeValue<'_>, span: SourceSpan) 
 fn dataset(out: &mut Findings, name: Located<&str>, table: &DeTable<'_>, folder: &Path) -> RawData {
     let what = format!("dataset {}", quoted(name.value));
     let section = Section::new(out, table, name.span, what, "a dataset", KEYS);
-    let source = section.path(out, "source", folder);
+    let source = section.place(out, "source", folder);
     // A source that cannot be read is still a source: do not say that nobody makes the dataset.
     out.uses_broken |= source.is_none() && section.get("source").is_some();
     RawData {
         name: Located::new(name.value.to_owned(), name.span),
         source,
-        dest: section.path(out, "dest", folder),
+        dest: dest(out, &section, folder),
         size: section.size(out, "size"),
         scatter: scatter(out, &section),
         keep: keep(out, &section),

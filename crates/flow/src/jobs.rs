@@ -7,7 +7,7 @@ use std::path::Path;
 use tarn_base::id::{DataId, StepId};
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{
-    Dataset, Distribution, Foreach, Keep, OnFailure, Role, Step, Use, Workflow,
+    Dataset, Distribution, Foreach, Keep, KeepPartition, OnFailure, Role, Step, Use, Workflow,
 };
 
 /// A step as a job.
@@ -26,7 +26,7 @@ pub struct StepJob {
 /// # Errors
 /// What of it jobs of a site cannot do, each with what to do instead.
 pub fn step_jobs(workflow: &Workflow) -> Result<Vec<StepJob>, Vec<String>> {
-    let steps = workflow.steps.iter();
+    let steps = (0..).map(StepId).zip(&workflow.steps);
     let mut unsuited: Vec<String> = steps.flat_map(|s| unsuited_in(workflow, s)).collect();
     let order = order(workflow).unwrap_or_else(|| {
         unsuited.push(
@@ -42,7 +42,7 @@ pub fn step_jobs(workflow: &Workflow) -> Result<Vec<StepJob>, Vec<String>> {
         let step = &workflow.steps[*at];
         StepJob {
             name: step.name.clone(),
-            script: script(workflow, step),
+            script: script(workflow, (StepId(*at as u32), step)),
             after: step.after.iter().filter_map(place).collect(),
         }
     });
@@ -103,7 +103,7 @@ fn order(workflow: &Workflow) -> Option<Vec<usize>> {
 }
 
 /// What jobs cannot do of a step.
-fn unsuited_in(workflow: &Workflow, step: &Step) -> Vec<String> {
+fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> {
     let mut all = Vec::new();
     let mut say = |what: &str, instead: &str| {
         all.push(format!("step `{}`: {what}; {instead}", step.name));
@@ -120,8 +120,24 @@ fn unsuited_in(workflow: &Workflow, step: &Step) -> Vec<String> {
             "run the step by `tarn run` inside one allocation",
         );
     }
-    if step.tier.is_some() {
-        say("`tier`: a node of a site has one store", "leave it out");
+    for (_, partition) in workflow.partitions_of(id) {
+        let name = &partition.name;
+        if partition.keep == KeepPartition::Workflow {
+            say(
+                &format!(
+                    "partition `{name}`: `keep`: a job has its partitions as long as it is there"
+                ),
+                "leave it out",
+            );
+        }
+        if step.foreach.is_some() {
+            say(
+                &format!(
+                    "partition `{name}`: all instances of the step are one job, and would have one together"
+                ),
+                "write a job array",
+            );
+        }
     }
     for used in &step.uses {
         let data = workflow.dataset(used.data);
@@ -130,12 +146,6 @@ fn unsuited_in(workflow: &Workflow, step: &Step) -> Vec<String> {
             say(
                 &format!("`{name}` has `encrypt`: what a job writes of it lies in memory"),
                 "add `size`, the most that it writes",
-            );
-        }
-        if data.tier.is_some() {
-            say(
-                &format!("`{name}` has a `tier`: a node of a site has one store"),
-                "leave it out",
             );
         }
         if used.distribution == Distribution::Shared {
@@ -181,7 +191,7 @@ fn goes_out(workflow: &Workflow, used: &Use) -> bool {
     has_dest && used.makes == Some(workflow.last_version(used.data)) && used.makes.is_some()
 }
 
-fn script(workflow: &Workflow, step: &Step) -> String {
+fn script(workflow: &Workflow, (id, step): (StepId, &Step)) -> String {
     let mut text = String::from("#!/bin/bash\n");
     // Writing to a string cannot fail.
     let mut slurm = |option: &str, value: String| {
@@ -208,14 +218,14 @@ fn script(workflow: &Workflow, step: &Step) -> String {
         let (minutes, seconds) = (seconds / 60, seconds % 60);
         slurm("time", format!("{minutes}:{seconds:02}"));
     }
-    for line in directives(workflow, step) {
+    for line in directives(workflow, (id, step)) {
         let _ = writeln!(text, "#TARN {line}");
     }
     text + &body(workflow, step)
 }
 
 /// What is said to tarn, each key on a line of its own.
-fn directives(workflow: &Workflow, step: &Step) -> Vec<String> {
+fn directives(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> {
     let mut lines = vec![format!("name = {}", quoted(&workflow.name))];
     if let Some(external) = &workflow.external {
         lines.push(format!("external = {}", path(external)));
@@ -229,8 +239,25 @@ fn directives(workflow: &Workflow, step: &Step) -> Vec<String> {
             lines.extend(about(workflow, step, data, used));
         }
     }
+    let mut partitions = Vec::new();
+    for (_, p) in workflow.partitions_of(id) {
+        lines.push(format!("partition.{}.size = \"{} B\"", p.name, p.size));
+        if let Some(unit) = p.unit {
+            lines.push(format!("partition.{}.unit = \"{unit} B\"", p.name));
+        }
+        if let Some(tier) = &p.tier {
+            lines.push(format!("partition.{}.tier = {}", p.name, quoted(tier)));
+        }
+        partitions.push(quoted(&p.name));
+    }
     lines.push("[[step]]".into());
     lines.push(format!("name = {}", quoted(&step.name)));
+    if !partitions.is_empty() {
+        lines.push(format!("partitions = [{}]", partitions.join(", ")));
+    }
+    if let Some(tier) = &step.tier {
+        lines.push(format!("tier = {}", quoted(tier)));
+    }
     for (key, role) in [("in", Role::In), ("out", Role::Out), ("inout", Role::Inout)] {
         let mut words: Vec<String> = Vec::new();
         for used in uses.iter().filter(|used| used.role == role) {
@@ -297,6 +324,9 @@ fn about(workflow: &Workflow, step: &Step, data: &Dataset, used: &Use) -> Vec<St
     }
     if data.encrypt {
         say("encrypt", "true".into());
+    }
+    if let Some(tier) = &data.tier {
+        say("tier", quoted(tier));
     }
     if data.copies > 1 {
         say("copies", data.copies.to_string());

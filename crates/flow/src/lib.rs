@@ -2,7 +2,7 @@
 //!
 //! docs/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
 //! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
-//! `parts` and `graph` (what they mean together), `cluster` and `room` (what the machine must have), `code` (what makes
+//! `parts` and `graph` (what they mean together), `partition` (partitions, and which steps use them), `cluster`, `room` and `lent` (what the machine must have), `code` (what makes
 //! a step the same step), `script` (what sbatch scripts say), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
 //! of a simulated site.
 
@@ -15,9 +15,11 @@ mod foreach;
 mod graph;
 mod item;
 mod jobs;
+mod lent;
 mod namerule;
 mod notes;
 mod parsed;
+mod partition;
 mod parts;
 mod paths;
 mod resolve;

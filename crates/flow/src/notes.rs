@@ -4,7 +4,7 @@ use crate::diag::{Code, Finding, quoted};
 use crate::parsed::Spans;
 use miette::SourceSpan;
 use tarn_base::id::DataId;
-use tarn_base::workflow::{Foreach, Keep, Workflow};
+use tarn_base::workflow::{Foreach, Keep, KeepPartition, Workflow};
 
 /// Notes of one workflow that are made at most: more would not be read.
 const MAX_NOTES: usize = 32;
@@ -14,7 +14,9 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
     let reads = reads(workflow);
     let made = made(workflow);
     let mut notes = Vec::new();
-    let edges = reads.iter().any(|(_, version)| *version > 0);
+    let mut partitions = workflow.partitions.iter();
+    let edges = reads.iter().any(|(_, version)| *version > 0)
+        || partitions.any(|p| p.keep == KeepPartition::Workflow && p.steps.len() > 1);
     if let (false, [first, _, ..]) = (edges, spans.steps.as_slice()) {
         notes.push(
             Finding::note(
@@ -29,6 +31,19 @@ pub(crate) fn notes(workflow: &Workflow, places: &[SourceSpan], spans: &Spans) -
                 "tarn keeps data between steps: name it in `out` of one step and `in` of another",
             ),
         );
+    }
+    for (partition, places) in workflow.partitions.iter().zip(&spans.partitions) {
+        if partition.steps.is_empty() && notes.len() < MAX_NOTES {
+            let name = quoted(&partition.name);
+            notes.push(
+                Finding::note(
+                    Code::NoteUnusedPartition,
+                    format!("partition {name} is not used"),
+                )
+                .at(places.name, "no step names it")
+                .help("remove it, or name it in `partitions` of a step"),
+            );
+        }
     }
     let mut read = vec![false; workflow.data.len()];
     for (data, _) in &reads {

@@ -6,6 +6,7 @@ use crate::diag::{Code, Finding, Findings, Note, Rejected, Source, quoted};
 use crate::item::Dist;
 use crate::namerule::NameRule;
 use crate::notes;
+use crate::partition::{self, RawPartition};
 use crate::resolve::{Resolution, Resolved, resolve};
 use crate::section::{Located, Section, place, value_of};
 use crate::step::{self, RawStep};
@@ -35,6 +36,7 @@ pub struct Parsed {
 pub(crate) struct Spans {
     pub(crate) erase: Option<SourceSpan>,
     pub(crate) data: Vec<DataSpans>,
+    pub(crate) partitions: Vec<PartitionSpans>,
     pub(crate) steps: Vec<StepSpans>,
 }
 
@@ -45,6 +47,16 @@ pub(crate) struct DataSpans {
     pub(crate) tier: Option<SourceSpan>,
     pub(crate) encrypt: Option<SourceSpan>,
     pub(crate) elsewhere: Option<SourceSpan>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct PartitionSpans {
+    pub(crate) name: SourceSpan,
+    pub(crate) size: SourceSpan,
+    pub(crate) tier: Option<SourceSpan>,
+    pub(crate) keep: Option<SourceSpan>,
+    /// Where each step names it that uses it.
+    pub(crate) steps: Vec<SourceSpan>,
 }
 
 #[derive(Debug, Clone)]
@@ -77,7 +89,7 @@ impl Parsed {
     }
 }
 
-const TOP_KEYS: &[&str] = &["name", "external", "erase", "data", "step"];
+const TOP_KEYS: &[&str] = &["name", "external", "erase", "data", "partition", "step"];
 const NAME: NameRule = NameRule {
     noun: "workflow",
     words: "a letter, then letters, digits, `_` and `-`, at most 64 bytes",
@@ -121,10 +133,12 @@ pub(crate) fn check(
     );
     top.require(&mut out, "name", "\"...\"");
     let title = top.name(&mut out, "name", &NAME);
-    let external = top.path(&mut out, "external", folder);
+    let external = top.place(&mut out, "external", folder);
     let erase = top.flag(&mut out, "erase");
     let data = data::read(&mut out, &top, folder);
+    let mut partitions = partition::read(&mut out, &top);
     let steps = step::read(&mut out, &top);
+    partition::resolve(&mut out, &data, &mut partitions, &steps);
     for step in &steps {
         foreach::check(&mut out, step);
     }
@@ -138,14 +152,13 @@ pub(crate) fn check(
     }
     match (resolution, title) {
         (Some(resolution), Some(title)) if out.is_empty() => {
-            let spans = spans(&top, &data, &steps);
+            let spans = spans(&top, &data, &partitions, &steps);
             let places: Vec<SourceSpan> = data.iter().map(|d| d.name.span).collect();
             let workflow = assemble(
                 title.value,
                 (external.map(|e| e.value), erase.unwrap_or(false)),
                 folder,
-                data,
-                steps,
+                (data, partitions, steps),
                 resolution,
             );
             let notes = notes::notes(&workflow, &places, &spans)
@@ -224,7 +237,12 @@ fn check_drains(out: &mut Findings, data: &[RawData], external: bool) {
     }
 }
 
-fn spans(top: &Section<'_>, data: &[RawData], steps: &[RawStep]) -> Spans {
+fn spans(
+    top: &Section<'_>,
+    data: &[RawData],
+    partitions: &[RawPartition],
+    steps: &[RawStep],
+) -> Spans {
     fn span<T>(located: &Option<Located<T>>) -> Option<SourceSpan> {
         located.as_ref().map(|l| l.span)
     }
@@ -240,6 +258,7 @@ fn spans(top: &Section<'_>, data: &[RawData], steps: &[RawStep]) -> Spans {
                 elsewhere: span(&d.elsewhere),
             })
             .collect(),
+        partitions: partitions.iter().map(RawPartition::spans).collect(),
         steps: steps
             .iter()
             .map(|s| StepSpans {
@@ -263,8 +282,7 @@ fn assemble(
     name: String,
     (external, erase): (Option<PathBuf>, bool),
     folder: &Path,
-    data: Vec<RawData>,
-    steps: Vec<RawStep>,
+    (data, partitions, steps): (Vec<RawData>, Vec<RawPartition>, Vec<RawStep>),
     resolution: Resolution,
 ) -> Workflow {
     Workflow {
@@ -277,6 +295,7 @@ fn assemble(
             .zip(resolution.partitions)
             .map(|(d, p)| dataset(d, p))
             .collect(),
+        partitions: partitions.into_iter().map(RawPartition::finished).collect(),
         steps: steps
             .into_iter()
             .zip(resolution.steps)

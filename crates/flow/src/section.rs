@@ -7,6 +7,7 @@ use miette::SourceSpan;
 use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
 use tarn_base::bounds;
+use tarn_base::object::{self, ObjectUrl};
 use tarn_base::units::{Nanos, parse_size, parse_time};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -266,6 +267,43 @@ impl<'d> Section<'d> {
         };
         out.add(problem);
         None
+    }
+
+    /// A place outside: a path, or a tree or object of an object store.
+    pub(crate) fn place(
+        &self,
+        out: &mut Findings,
+        key: &str,
+        folder: &Path,
+    ) -> Option<Located<PathBuf>> {
+        let text = self
+            .get(key)
+            .and_then(|value| value.get_ref().as_str())
+            .filter(|text| text.starts_with(object::SCHEME));
+        if text.is_none() {
+            return self.path(out, key, folder);
+        }
+        let text = self.string(out, key, "\"s3://bucket/prefix/\"")?;
+        match ObjectUrl::parse(&text.value) {
+            Ok(_) => Some(Located::new(text.value.into(), text.span)),
+            Err(why) => {
+                let what = format!(
+                    "`{key}` of {} is no usable place in an object store",
+                    self.what
+                );
+                let finding = |what| {
+                    Finding::error(Code::BadPath, what).help(
+                        "write s3://BUCKET/PREFIX/ for a tree of objects, s3://BUCKET/KEY for one object",
+                    )
+                };
+                // A line that may have a key in it is not shown.
+                out.add(match object::shown(Path::new(&text.value)) == text.value {
+                    true => finding(what).at(text.span, why),
+                    false => finding(format!("{what}: {why}")),
+                });
+                None
+            }
+        }
     }
 
     /// A path, made absolute.

@@ -63,6 +63,7 @@ fn cluster() -> Cluster {
         capacity: gib << 30,
         read: 1 << 30,
         write: 1 << 30,
+        lender: None,
     };
     let node = |name: &str, host, cores, gpus, tiers| Node {
         name: name.into(),
@@ -120,6 +121,10 @@ fn output(name: &str, path: &Path) -> String {
             "cluster_no_shared" => Err("node1: there is no glusterfsd".to_owned()),
             _ => Ok(()),
         };
+        let images = match name {
+            "cluster_no_images" => Err("there is no criu".to_owned()),
+            _ => Ok(()),
+        };
         let encryption = match name {
             "cluster_no_encryption" => Err("the user has no key".to_owned()),
             _ => Ok(()),
@@ -127,6 +132,7 @@ fn output(name: &str, path: &Path) -> String {
         let abilities = Abilities {
             multi_node,
             shared,
+            images,
             encryption,
         };
         return match check_cluster(&parsed, &cluster(), &abilities) {
@@ -222,6 +228,7 @@ fn every_key_and_every_code_is_documented_and_shown() {
     for (heading, prefix) in [
         ("Top level", "top"),
         ("`[data.NAME]`", "data"),
+        ("`[partition.NAME]`", "partition"),
         ("`[[step]]`", "step"),
     ] {
         let keys = documented(&document, heading, 1);

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use tarn_base::workflow::{Step, Workflow};
+use tarn_base::id::StepId;
+use tarn_base::workflow::{Step, StoragePartition, Workflow};
 use tarn_flow::{Script, StepJob, parse, parse_job, step_jobs};
 
 const FOLDER: &str = "/home/ann/it's flow";
@@ -52,6 +53,14 @@ fn is_read_back(workflow: &Workflow, job: &StepJob) {
     let of = workflow.steps.iter().find(|s| s.name == job.name);
     let of = of.expect("a step of that name");
     assert_eq!(step.name, of.name);
+    let own = |w: &Workflow, name: &str| {
+        let named = |p: &StoragePartition| (p.name.clone(), p.size, p.unit);
+        let at = w.steps.iter().position(|s| s.name == name);
+        let id = StepId(at.expect("a step of that name") as u32);
+        let own = w.partitions_of(id).map(|(_, p)| named(p));
+        own.collect::<Vec<_>>()
+    };
+    assert_eq!(own(back, &of.name), own(workflow, &of.name));
     assert_eq!((step.nodes, step.tasks), (of.nodes, of.tasks));
     assert!(step.cores >= of.cores && step.memory >= of.memory && step.time >= of.time);
     let mut expected = uses(workflow, of);
@@ -136,19 +145,53 @@ fn jobs_are_submitted_after_what_they_need_and_before_what_changes_it() {
     assert_eq!(with_dest, [false, true, false, false]);
 }
 
+/// docs/site.md, "Several stores on a node".
+#[test]
+fn the_stores_that_a_step_and_its_datasets_wish_go_with_the_job() {
+    let text = "name = \"w\"\n[data.a]\ntier = \"nvme\"\n[[step]]\nname = \"s\"\nrun = \"true\"\nout = [\"a\"]\ntier = \"pmem\"\n";
+    let jobs = jobs(text).unwrap();
+    for line in ["#TARN data.a.tier = \"nvme\"", "#TARN tier = \"pmem\""] {
+        let mut lines = jobs[0].script.lines();
+        assert!(lines.any(|l| l == line), "{}", jobs[0].script);
+    }
+}
+
 #[test]
 fn what_jobs_cannot_do_is_refused_with_what_to_do_instead() {
     let step = "name = \"w\"\n[data.a]\nDATA\n[[step]]\nname = \"s\"\nrun = \"true\"\nout = [\"a\"]\nSTEP\n";
     for (data, more, said) in [
         ("", "retries = 2", "`retries`"),
-        ("", "tier = \"pmem\"", "one store"),
         ("", "restart = \"phx\"", "`restart`"),
         ("encrypt = true", "", "`encrypt`"),
-        ("tier = \"pmem\"", "", "one store"),
     ] {
         let text = step.replace("DATA", data).replace("STEP", more);
         let why = jobs(&text).expect_err(said);
         assert!(why.len() == 1 && why[0].contains(said), "{why:?}");
         assert!(why[0].starts_with("step `s`: "), "{why:?}");
+    }
+}
+
+#[test]
+fn partitions_become_the_jobs_own_and_what_a_job_cannot_have_is_refused() {
+    let file = |more: &str, step: &str| {
+        format!(
+            "name = \"w\"\n[partition.field]\nsize = \"1.5 MB\"\nunit = \"8 KiB\"\n{more}[partition.log]\nsize = \"1 MiB\"\n\
+             [[step]]\nname = \"a\"\nrun = \"a.sh\"\npartitions = [\"field\", \"log\"]\n{step}\
+             [[step]]\nname = \"b\"\nrun = \"b.sh\"\npartitions = [\"log\"]\n"
+        )
+    };
+    for more in ["", "tier = \"nvme\"\n"] {
+        let text = file(more, "");
+        let whole = workflow(&text);
+        for job in jobs(&text).unwrap() {
+            is_read_back(&whole, &job);
+        }
+    }
+    for (more, step, says) in [
+        ("keep = \"workflow\"\n", "", "`keep`"),
+        ("", "foreach = [1, 2]\n", "would have one together"),
+    ] {
+        let why = jobs(&file(more, step)).unwrap_err().join("\n");
+        assert!(why.contains(says) && why.contains("`field`"), "{why}");
     }
 }

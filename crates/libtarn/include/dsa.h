@@ -8,7 +8,8 @@
  *
  * Every function that returns int gives TARN_OK or another of enum tarn_code (tarn.h), unless it says otherwise; tarn_last_error() then
  * says why. A partition is named by the path of a folder of a tier and its name in it, "/dev/shm/me/field" or "./field",
- * or as the tarnd that $TARN_SOCKET names has it: "SPACE/field", "NODE:SPACE/field".
+ * or as the tarnd that $TARN_SOCKET names has it: "SPACE/field", "NODE:SPACE/field". In a step of a workflow, "@step/field" is
+ * the step's.
  *
  * docs/dsa.md explains the words.
  */

@@ -23,7 +23,7 @@ extern "C" {
 /* What became of a call. The numbers never change. */
 enum phx_code {
     PHX_OK = 0,
-    PHX_DEGRADED = 1,      /* done, with fewer copies than were asked for */
+    PHX_DEGRADED = 1,      /* done, with fewer copies than were asked for, or (once) with copies that go by TCP and not by libfabric */
     PHX_EINVALID = 2,      /* an argument makes no sense */
     PHX_EBUSY = 3,         /* another thread is in a call, or another program has this name */
     PHX_ENOTFOUND = 4,     /* no such object or version */
@@ -74,6 +74,7 @@ struct phx_options {
     const char *external;     /* a folder on a store that outlives the nodes; NULL: $TARN_PHX_EXTERNAL, or there is none */
     uint64_t flush_every;     /* every how many-eth version is flushed to it; 0: $TARN_PHX_FLUSH_EVERY, or none is */
     uint64_t flush_rate;      /* bytes a second that are written to it and read back; 0: $TARN_PHX_FLUSH_RATE, or as many as it takes */
+    const char *transport;    /* how bytes go between nodes: tcp, libfabric:PROVIDER, or libfabric for the best there is; NULL: $TARN_PHX_TRANSPORT, or tcp */
 };
 #define PHX_SAME_NODE 1u    /* a buddy on the same node will do (for tests) */
 #define PHX_NO_STAGING 2u   /* copy all to the persistent tier at once */
@@ -172,6 +173,10 @@ struct phx_stats {
     uint64_t flush_failed;      /* versions that could not be flushed */
     uint64_t last_flush_ns;
     uint64_t pinned;            /* slots that were passed over, as readers (phx_open_version) have them */
+    uint64_t rma_put_bytes;     /* kept by ranks of other nodes, to whose memory they were written by libfabric */
+    uint64_t tcp_put_bytes;     /* the same, sent by TCP */
+    uint64_t rma_fetched_bytes; /* read from ranks of other nodes by libfabric */
+    uint64_t tcp_fetched_bytes; /* the same, by TCP */
 };
 
 /* Begins. All ranks call it. */

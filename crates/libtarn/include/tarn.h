@@ -53,7 +53,7 @@ enum tarn_place_kind {
     TARN_SPACE = 1,   /* space, path: below the dataspace's root */
     TARN_MEMORY = 2,  /* region, offset, length: memory that was registered */
     TARN_NODE = 3,    /* node, space, path: a dataspace of another node */
-    TARN_EXTERNAL = 4 /* path: absolute, or a file:// URL */
+    TARN_EXTERNAL = 4 /* path: absolute, a file:// URL, or of an object store s3://BUCKET/KEY or s3://BUCKET/PREFIX/ */
 };
 
 struct tarn_place {

@@ -43,6 +43,16 @@ impl Mpi {
     }
 
     fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> (bool, String) {
+        self.run_by(&[], arguments, environment)
+    }
+
+    /// The same, by way of another program.
+    fn run_by(
+        &self,
+        by: &[&str],
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> (bool, String) {
         let mut command = Command::new("timeout");
         // cat ends when nobody holds the pipe of mpirun any more.
         let script = "set -o pipefail; \"$@\" 2>&1 | cat";
@@ -53,14 +63,15 @@ impl Mpi {
         }
         let command = command
             .args(["-np", "3"])
+            .args(by)
             .arg(&self.program)
             .arg(self.folder.path())
             .args(arguments)
             .env("TMPDIR", self.folder.path())
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-            .envs(environment.iter().copied())
-            .env_remove("TARN_PHX_MEET");
+            .env_remove("TARN_PHX_MEET")
+            .envs(environment.iter().copied());
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let code = output.status.code();
@@ -143,6 +154,64 @@ fn ranks_on_several_nodes_meet_at_a_port_of_rank_0() {
             each_rank(&text, |rank| format!("rank {rank} restored step {step}"));
         }
     }
+}
+
+/// Each rank is on a host of its own name, and copies go from one to the other by libfabric, which the program's MPI may use as well.
+fn ranks_write_to_each_others_memory(kind: &'static str, environment: &[(&str, &str)]) {
+    let Some(mpi) = Mpi::new(kind) else { return };
+    let own_name = ["unshare", "--uts"];
+    let named = Command::new(own_name[0])
+        .args([own_name[1], "true"])
+        .status();
+    if !named.is_ok_and(|s| s.success()) {
+        println!("SKIPPED: nobody may give a process a host's name here (unshare --uts)");
+        return;
+    }
+    let built = Command::new(source("../../scripts/shim.sh"))
+        .arg(mpi.folder.path())
+        .status();
+    if built.unwrap().code() == Some(3) {
+        println!("SKIPPED: no libfabric-dev");
+        return;
+    }
+    let shim = mpi.folder.path().join("libtarnfabric.so");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let meet = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let key = format!("hex:{}", "5a".repeat(32));
+    let ours = [
+        ("TARN_PHX_MEET", meet.as_str()),
+        ("TARN_PHX_KEY", &key),
+        ("TARN_PHX_TRANSPORT", "libfabric:tcp;ofi_rxm"),
+        ("TARN_FABRIC_LIBRARY", shim.to_str().unwrap()),
+    ];
+    let script = "hostname \"node${PMI_RANK:-$OMPI_COMM_WORLD_RANK}\" && exec \"$@\"";
+    let by = [&own_name[..], &["sh", "-c", script, "rank"]].concat();
+    let all = [&ours[..], environment].concat();
+    for (steps, restored) in [("3", None), ("5", Some(3))] {
+        let (ended, text) = mpi.run_by(&by, &[steps, "far"], &all);
+        assert!(ended, "{text}");
+        each_rank(&text, |rank| format!("rank {rank}: copies by RMA"));
+        if let Some(step) = restored {
+            each_rank(&text, |rank| format!("rank {rank} restored step {step}"));
+        }
+    }
+}
+
+#[test]
+fn ranks_of_mpich_write_to_each_others_memory() {
+    ranks_write_to_each_others_memory("mpich", &[]);
+}
+
+/// Its messages go by libfabric, too: the same library, loaded by both.
+#[test]
+fn ranks_of_openmpi_that_uses_libfabric_write_to_each_others_memory() {
+    let by_libfabric = [
+        ("OMPI_MCA_pml", "cm"),
+        ("OMPI_MCA_mtl", "ofi"),
+        ("OMPI_MCA_mtl_ofi_provider_include", "tcp"),
+    ];
+    ranks_write_to_each_others_memory("openmpi", &by_libfabric);
 }
 
 #[test]
@@ -244,7 +313,7 @@ fn plain(text: &str) -> String {
 /// The functions that a header declares, and how.
 fn prototypes(header: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(source("include").join(header)).unwrap();
-    let own = [" phx_", " *phx_", " tarn_object_", " dsa_", " *dsa_"];
+    let own = [" phx_", " *phx_", " tarn_", " *tarn_", " dsa_", " *dsa_"];
     let begins = |line: &str| own.iter().any(|name| line.contains(name));
     let of_function = |start: &str| {
         let end = start.find([';', '{'])?;
@@ -260,7 +329,13 @@ fn prototypes(header: &str) -> Vec<(String, String)> {
     let mut at = 0;
     let mut found = Vec::new();
     for line in text.split_inclusive('\n') {
-        let typed = ["int ", "uint32_t ", "const char *", "static inline "];
+        let typed = [
+            "int ",
+            "void ",
+            "uint32_t ",
+            "const char *",
+            "static inline ",
+        ];
         if typed.iter().any(|t| line.starts_with(t)) && begins(line) {
             found.extend(of_function(&text[at..]));
         }
@@ -279,6 +354,9 @@ fn every_function_has_a_man_page_with_its_prototype() {
             .filter(|(name, _)| name == "phx_init_mpi"),
     );
     all.extend(prototypes("tarn_objects.h"));
+    let tasks = prototypes("tarn.h");
+    assert!(tasks.len() >= 26, "{tasks:?}");
+    all.extend(tasks);
     let dsa = prototypes("dsa.h").into_iter();
     // All of `dsa_prep` is in the pages that use it.
     all.extend(dsa.filter(|(name, _)| name != "dsa_prep_copy"));

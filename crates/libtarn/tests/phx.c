@@ -437,6 +437,8 @@ static int misuse(const char *dir)
     CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.key = "hex:12";
     CHECK(phx_init(&bad), PHX_EINVALID);
+    bad = o, bad.transport = "pigeon";
+    CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.flush_every = 3;
     CHECK(phx_init(&bad), PHX_EINVALID);
     bad = o, bad.external = "/nowhere";

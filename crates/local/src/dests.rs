@@ -20,6 +20,7 @@ use tarn_base::hash::Hash;
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::{Entry, Manifest};
 use tarn_base::merge;
+use tarn_base::object::is_object;
 use tarn_base::workflow::OnFailure;
 use tarn_ports::{Control, Mover, MoverError};
 
@@ -124,12 +125,24 @@ pub(crate) fn drop_half_rescues(shared: &Shared) {
             continue;
         };
         let folder = external.join(format!("rescued-{}", shared.run));
+        // What is half put there is found and replaced by the next rescue.
+        if is_object(&folder) {
+            continue;
+        }
         let half = format!(".{}.tarn-{}", dataset.name, shared.workspace);
         let _ = shared.mover.remove(&folder.join(&half));
         let _ = std::fs::remove_file(folder.join(format!("{half}.progress")));
         // Not while it holds a complete rescue.
         let _ = std::fs::remove_dir(folder);
     }
+}
+
+/// A tree of an object store has been put: remember what it holds, as the store tells it.
+pub(crate) fn delivered(shared: &Shared, dest: &Path, control: &Control) -> Result<(), Failure> {
+    let holds = shared.mover.list(dest, control)?;
+    make_folder(&shared.state.dests(&shared.workspace))?;
+    let memory = Memory::of(&shared.state, &shared.workspace, dest);
+    write_manifests([(memory.known.as_path(), &holds)], true)
 }
 
 /// Whether the destination still holds what an earlier run put there: nothing added, removed or changed.
@@ -155,6 +168,16 @@ pub fn check_destination(
     dest: &Path,
     mover: &dyn Mover,
 ) -> Result<(), String> {
+    if is_object(dest) {
+        let may = mover.may_deliver(dest, workspace, &Control::default());
+        return may.map_err(|MoverError { failure: f, .. }| {
+            format!(
+                "the destination {} of dataset `{dataset}` cannot be used: {}",
+                dest.display(),
+                f.message
+            )
+        });
+    }
     let real = real_folder(dest)?;
     let memory = Memory::of(state, workspace, &real);
     memory.replaceable(&real, mover).map(drop).map_err(|why| {
@@ -172,6 +195,10 @@ pub fn check_destination(
 /// # Errors
 /// The sentence to show when it cannot.
 pub fn probe_destination(workspace: &str, dataset: &str, dest: &Path) -> Result<(), String> {
+    // Whether it can be written was tried with its check.
+    if is_object(dest) {
+        return Ok(());
+    }
     let real = real_folder(dest)?;
     let refused = |why: String| {
         format!(

@@ -1,6 +1,7 @@
 //! What a step finds in its environment.
 
 use crate::kept::Seen;
+use crate::partitions::SeenPartition;
 use crate::prepare::work_folder;
 use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use tarn_base::action::Run;
 use tarn_base::workflow::Step;
+use tarn_ports::STEP_SOCKET;
 
 /// Variables of the caller that never reach a step: an outer step's, and an outer mpirun's, which would make an
 /// MPI program of the step believe that it belongs to that.
@@ -21,6 +23,9 @@ pub(crate) struct Paths<'a> {
     pub(crate) hostfile: &'a Path,
     /// Only of a step that goes on from them.
     pub(crate) checkpoints: Option<&'a Seen>,
+    pub(crate) partitions: &'a [SeenPartition],
+    /// By which it has those that lie on other machines too.
+    pub(crate) socket: Option<&'a Path>,
     /// Only for steps of several nodes.
     pub(crate) exec: Option<&'a Path>,
 }
@@ -85,8 +90,23 @@ pub(crate) fn environment(
             set("PHX_RUN", kept.name.as_ref());
         }
     }
+    for partition in paths.partitions {
+        let names = partition.names.iter().map(|name| name.as_os_str());
+        let names: Vec<&OsStr> = names.collect();
+        set(
+            &format!("PARTITION_{}", partition.name),
+            &names.join(OsStr::new(",")),
+        );
+        if let Some(block) = partition.block {
+            let name = format!("BLOCK_{}", partition.name);
+            set(&name, block.to_string().as_ref());
+        }
+    }
     if let Some(item) = &run.item {
         set("ITEM", item.as_ref());
+    }
+    if let Some(socket) = paths.socket {
+        env.insert(STEP_SOCKET.into(), socket.into());
     }
     env.insert("TMPDIR".into(), paths.scratch.into());
     env.into_iter().collect()

@@ -1,14 +1,16 @@
 //! A node of a step that this world owns: what is done for the step on it.
 
+use crate::image::{self, Image};
 use crate::kept::Kept;
 use crate::launch::{Helper, Helps};
 use crate::ledger::Reservation;
 use crate::member::{Done, Lack, Member, Piece, Task, node_name};
+use crate::partitions;
 use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
 use crate::protocol::Isolation;
 use crate::provider::tidy;
 use crate::room::{self, Room};
-use crate::shared::Shared;
+use crate::shared::{Delivery, Shared};
 use crate::sockets::Claim;
 use crate::step::Handle;
 use crate::store::{
@@ -24,8 +26,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tarn_base::action::{Held, Run};
-use tarn_base::checkpoint::Checkpoint;
-use tarn_base::event::{Failure, FailureKind, Undeclared};
+use tarn_base::checkpoint::{Checkpoint, CheckpointId};
+use tarn_base::event::{Event, Failure, FailureKind, Imaged, Undeclared};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::part::{PartRef, Place, StoreKey, Verify};
@@ -65,11 +67,17 @@ pub(crate) struct Here<'a> {
     spot: Spot,
     helper: Option<Helper>,
     reserved: Option<Reservation<'a>>,
+    /// While it is there, partitions that lie on other nodes too are open to the step.
+    pieces: Option<Box<dyn Send>>,
+    /// What is claimed for partitions that are not there, in their order.
+    lent: Vec<Option<Reservation<'a>>>,
     claim: Option<Claim<'a>>,
     ready: Option<Ready>,
     writing: Option<Writing<'a>>,
     /// Where its encrypted data lies in clear, if it has any.
     room: Option<Room>,
+    /// The image that its processes are made of.
+    begun_with: Option<CheckpointId>,
     trees: BTreeMap<DataId, Arc<Manifest>>,
     published: Vec<StoreKey>,
     evicted: Vec<(PartRef, Spot)>,
@@ -84,10 +92,13 @@ impl<'a> Here<'a> {
             spot,
             helper: None,
             reserved: None,
+            pieces: None,
+            lent: Vec::new(),
             claim: None,
             ready: None,
             writing: None,
             room: None,
+            begun_with: None,
             trees: BTreeMap::new(),
             published: Vec::new(),
             evicted: Vec::new(),
@@ -131,6 +142,10 @@ impl<'a> Here<'a> {
         }
         let bytes = run.reserve.saturating_add(self.put_in()?);
         self.reserved = Some(shared.reserve(self.spot, bytes, &stopped)?);
+        for partition in partitions::of(shared, run)? {
+            self.lent
+                .push(partition.reserve(shared, self.at, &stopped)?);
+        }
         Ok(())
     }
 
@@ -167,16 +182,61 @@ impl<'a> Here<'a> {
     }
 
     fn checkpoints(&self) -> Result<Vec<Checkpoint>, Failure> {
-        let phx = self.of.step.restart.filter(|r| r.from == Checkpoints::Phx);
-        let kept = self.kept()?.filter(|_| phx.is_some());
-        Ok(kept.map_or_else(Vec::new, |k| {
-            (self.of.shared.checkpoints)(&k.tier, &k.memory)
-        }))
+        let from = self.of.step.restart.map(|r| r.from);
+        Ok(match (self.kept()?, from) {
+            (Some(k), Some(Checkpoints::Phx)) => (self.of.shared.checkpoints)(&k.tier, &k.memory),
+            (Some(k), Some(Checkpoints::Image)) => image::whole(&k.tier),
+            _ => Vec::new(),
+        })
+    }
+
+    /// The image that the step goes on from, if there is one.
+    fn image(&mut self) -> Result<Option<Image>, Failure> {
+        let Attempted {
+            shared,
+            step,
+            handle,
+            ..
+        } = self.of;
+        let of_image = step.restart.is_some_and(|r| r.from == Checkpoints::Image);
+        let Some(kept) = self.kept()?.filter(|_| of_image) else {
+            return Ok(None);
+        };
+        let lost = |id, why| self.not_restored(id, why);
+        let copied = shared.copied.lock().ok();
+        let copied = copied.and_then(|mut all| all.remove(&self.of.run.instance));
+        if let Some(id) = copied
+            && !kept.tier.join(id.to_string()).exists()
+        {
+            lost(id, "its copy on this node is not there any more".into());
+        }
+        let chosen = image::choose(&*shared.mover, &kept.tier, &handle.control, lost)?;
+        self.begun_with = chosen.as_ref().map(|i| i.id);
+        Ok(chosen)
+    }
+
+    fn not_restored(&self, id: CheckpointId, why: String) {
+        let run = self.of.run;
+        self.of.shared.deliver(Delivery::News(Event::Image {
+            instance: run.instance,
+            attempt: run.attempt,
+            what: Imaged::NotRestored { id, why },
+        }));
+    }
+
+    /// The image that it was to go on from is of no use.
+    fn discard(&mut self, why: &str) -> Result<(), Failure> {
+        if let (Some(kept), Some(id)) = (self.kept()?, self.begun_with.take()) {
+            image::discard(&*self.of.shared.mover, &kept.tier, id);
+            self.not_restored(id, why.to_owned());
+        }
+        Ok(())
     }
 
     fn prepare(&mut self, hosts: &str) -> Result<(), Failure> {
         let Attempted { shared, run, .. } = self.of;
         let work = self.work()?;
+        self.pieces = None;
         shared.mover.remove(&work)?;
         make_folder(&work)?;
         let home = work_folder(shared, run, self.of.home)?;
@@ -187,14 +247,18 @@ impl<'a> Here<'a> {
             exec.as_deref().map_or(Ok(()), make_folder)?;
         }
         self.make_room(&work)?;
+        self.make_partitions()?;
+        self.pieces = partitions::lend((shared, run), self.at, &work)?;
         let tier = shared.tier_name(self.spot).unwrap_or_default();
         let sockets = shared.sockets.as_ref();
         self.claim = sockets.map(|s| s.take(self.of.step.cores, tier));
         let cpus = self.claim.as_ref().map(|c| c.cpus.clone());
         // What is cloned for the step.
         let _near = shared.near(self.spot);
+        let image = self.image()?;
         let setup = NodeSetup {
             shared,
+            image,
             step: self.of.step,
             run,
             at: self.at,
@@ -212,6 +276,23 @@ impl<'a> Here<'a> {
         }
         self.writing = self.watched(&ready);
         self.ready = Some(ready);
+        Ok(())
+    }
+
+    /// Makes its partitions, in the room that was claimed for them.
+    fn make_partitions(&mut self) -> Result<(), Failure> {
+        let Attempted { shared, run, .. } = self.of;
+        let all = partitions::of(shared, run)?;
+        let _near = self.of.shared.near(self.spot);
+        for beside in all
+            .iter()
+            .filter_map(|p| p.work_beside(shared, run, self.at))
+        {
+            shared.mover.remove(&beside)?;
+        }
+        for (partition, reserved) in all.iter().zip(&mut self.lent) {
+            partition.make((shared, run), self.at, reserved.as_mut())?;
+        }
         Ok(())
     }
 
@@ -461,12 +542,9 @@ impl<'a> Here<'a> {
             self.published.push(part.key.clone());
             let paths = part.manifest.entries.iter().map(|e| e.path.clone());
             let source = CopySource {
-                root: folder.to_path_buf(),
-                peer: None,
-                as_entry: None,
                 manifest: Some(Manifest::clone(&part.manifest)),
                 only: Some(paths.collect()),
-                sealed: None,
+                ..CopySource::of(folder)
             };
             let job = CopyJob {
                 sources: vec![source],
@@ -492,9 +570,24 @@ impl<'a> Here<'a> {
         Ok(all)
     }
 
+    /// Where the kernel has ended the step for memory, its processes may still be dying, and memory be short.
+    fn remove(&self, folder: &Path) {
+        let mut left = self.of.shared.mover.remove(folder);
+        for _ in 0..REMOVALS {
+            if left.is_err() {
+                std::thread::sleep(BETWEEN);
+                left = self.of.shared.mover.remove(folder);
+            }
+        }
+        if let Err(MoverError { failure: f, .. }) = left {
+            warn(&format!("{}; the next clean-up tries again", f.message));
+        }
+    }
+
     fn over(&mut self, committed: bool) {
         // What has not left by itself must be gone before its folders are.
         self.helper = None;
+        self.pieces = None;
         if !committed {
             for key in std::mem::take(&mut self.published) {
                 take_back(self.of.shared, &Place::Node(self.spot), &key);
@@ -503,21 +596,17 @@ impl<'a> Here<'a> {
         self.claim = None;
         self.reserved = None;
         self.writing = None;
+        self.lent.clear();
         self.room = None;
         if let Ok(Some(kept)) = self.kept() {
             kept.account(self.of.shared, self.spot);
         }
-        let Ok(folder) = self.work() else { return };
-        let mut left = self.of.shared.mover.remove(&folder);
-        // Where the kernel has ended the step for memory, its processes may still be dying, and memory be short.
-        for _ in 0..REMOVALS {
-            if left.is_err() {
-                std::thread::sleep(BETWEEN);
-                left = self.of.shared.mover.remove(&folder);
-            }
-        }
-        if let Err(MoverError { failure: f, .. }) = left {
-            warn(&format!("{}; the next clean-up tries again", f.message));
+        let Attempted { shared, run, .. } = self.of;
+        let own = partitions::of(shared, run).unwrap_or_default();
+        let beside = own.iter();
+        let beside = beside.filter_map(|p| p.work_beside(shared, run, self.at));
+        for folder in beside.chain(self.work()) {
+            self.remove(&folder);
         }
     }
 }
@@ -544,6 +633,7 @@ impl Member for Here<'_> {
             Task::Compare => return self.compare().map(Done::Changed),
             Task::Room => return Ok(Done::Lacks(self.lacks())),
             Task::Checkpoints => return Ok(Done::Checkpoints(self.checkpoints()?)),
+            Task::Discard { why } => self.discard(why)?,
             Task::Undeclared => return Ok(Done::Undeclared(self.undeclared())),
             Task::Digest(data) => return self.digest(*data),
             Task::Fits => self.fits()?,

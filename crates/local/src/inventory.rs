@@ -1,5 +1,6 @@
 //! After an interruption: what is still there, and the removal of everything else.
 
+use crate::drained::{self, remove_drained};
 use crate::kept;
 use crate::keys::DataKeys;
 use crate::machine;
@@ -17,6 +18,7 @@ use tarn_base::key::DataKey;
 use tarn_base::layout::{ERASE, TierDir, drained_area};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::{Cleaned, Own, Staying};
+use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_ports::{Control, MoverError};
 
@@ -114,7 +116,7 @@ fn manifest_of(
         Place::External(_) | Place::Source => return None,
     };
     let recorded = shared.hashes.lock().ok()?.get(key).copied()?;
-    if !crate::store::is_folder(&root) {
+    if !shared.is_there(&root).unwrap_or(false) {
         return None;
     }
     let found = shared.digest_replica(&root, seal).ok()?;
@@ -170,10 +172,11 @@ fn holds(
         }
     };
     let Ok(root) = root else { return false };
-    if !crate::store::is_folder(&root) {
+    if !shared.is_there(&root).unwrap_or(false) {
         return false;
     }
-    match (look.contents, look.seal) {
+    // What a store has told to be there is not lost with this machine.
+    match (look.contents && !is_object(&root), look.seal) {
         (true, Some(seal)) => shared
             .digest_replica(&root, Some(seal))
             .is_ok_and(|found| found.hash() == manifest.hash()),
@@ -217,13 +220,19 @@ pub(crate) struct Stays<'a> {
 /// Folders as they are called where no link leads to them, as far as they are there: a tier may be named by another path
 /// today than when its replicas came.
 pub(crate) fn protected_places(folders: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
-    let there = folders.iter().filter_map(|f| f.canonicalize().ok());
+    let there = folders.iter().filter_map(|f| match is_object(f) {
+        true => Some(f.clone()),
+        false => f.canonicalize().ok(),
+    });
     there.collect()
 }
 
 /// Whether a folder is one of these places.
 pub(crate) fn is_protected(places: &BTreeSet<PathBuf>, folder: &Path) -> bool {
-    folder.canonicalize().is_ok_and(|f| places.contains(&f))
+    match is_object(folder) {
+        true => places.contains(folder),
+        false => folder.canonicalize().is_ok_and(|f| places.contains(&f)),
+    }
 }
 
 struct Cleaner<'a> {
@@ -367,25 +376,41 @@ impl Cleaner<'_> {
 
     /// What was drained.
     fn external(&mut self) {
-        let Some(external) = &self.shared.workflow.external else {
+        let Some(external) = self.shared.workflow.external.as_deref() else {
             return;
         };
         let area = drained_area(external, &self.shared.workspace);
-        for path in entries(&area) {
+        let all = match drained::entries(&area, &*self.shared.mover) {
+            Ok(all) => all,
+            Err(Failure { message, .. }) => {
+                self.done.trouble.push(message);
+                return;
+            }
+        };
+        for path in all {
             let key = key_of(&path);
+            // A tree of objects grows where it is: what is there already is not put again.
+            let grows = is_object(&path) && self.stays.asked.resumable.contains(&key);
             let half = key.0.strip_prefix(".incoming-");
             if let Some(key) = half.map(|k| StoreKey(k.to_owned())) {
                 if !self.stays.asked.resumable.contains(&key) {
                     self.remove(&path);
                 }
-            } else if !self.stays.asked.keep.contains(&(key, Place::Drained))
+            } else if !grows
+                && !self.stays.asked.keep.contains(&(key, Place::Drained))
                 && !is_protected(&self.protected, &path)
             {
-                self.remove_replica(path);
+                let (workspace, mover) = (&self.shared.workspace, &*self.shared.mover);
+                if let Err(Failure { message, .. }) = remove_drained(&path, workspace, mover) {
+                    self.done.trouble.push(message);
+                }
+                self.done.removed.push(path);
             }
         }
         // It goes when nothing is left in it.
-        let _ = std::fs::remove_dir(&area);
+        if !is_object(&area) {
+            let _ = std::fs::remove_dir(&area);
+        }
     }
 
     fn forget_manifests(&self) {

@@ -1,5 +1,6 @@
 //! The checkpoints of steps that go on from them: folders that outlive an attempt, on the tier of its node and in memory.
 
+use crate::inventory::entries;
 use crate::machine::own_folder;
 use crate::shared::Shared;
 use crate::store::{failure, io_failure, make_folder, warn};
@@ -60,7 +61,11 @@ impl Kept {
         let step = shared.workflow.steps.get(id.step.at());
         let step =
             step.ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
-        let instance = format!("{}-{}", step.name, id.index);
+        Self::named(shared, format!("{}-{}", step.name, id.index), spot)
+    }
+
+    /// What is kept under another name.
+    pub(crate) fn named(shared: &Shared, instance: String, spot: Spot) -> Result<Self, Failure> {
         let tier = shared.tier_dir(spot)?.checkpoints().join(&shared.run);
         Ok(Self {
             name: format!("{}.{instance}", shared.run),
@@ -68,6 +73,14 @@ impl Kept {
             memory: memory(&shared.workspace).join(&shared.run).join(&instance),
             key: key(&instance),
         })
+    }
+
+    /// What its folder is called among those of the run.
+    pub(crate) fn instance(&self) -> &str {
+        self.tier
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or_default()
     }
 
     pub(crate) fn make(&self, from: Checkpoints) -> Result<(), Failure> {
@@ -87,7 +100,7 @@ impl Kept {
 
 /// Counts what a run has on a tier.
 pub(crate) fn account_all(shared: &Shared, spot: Spot, run: &Path) {
-    for instance in crate::inventory::entries(run) {
+    for instance in entries(run) {
         let name = instance.file_name().unwrap_or_default().to_string_lossy();
         let stored = shared.mover.stored(&instance).unwrap_or(0);
         shared.ledgers.found(spot, &key(&name), stored);
@@ -102,10 +115,9 @@ pub(crate) struct Aside {
 }
 
 /// Takes the checkpoints of an instance out of the way of further attempts there, into folders that the next clean-up removes.
-pub(crate) fn set_aside(shared: &Shared, id: InstanceId, spot: Spot) -> Option<Aside> {
+pub(crate) fn set_aside(shared: &Shared, kept: &Kept, spot: Spot) -> Option<Aside> {
     // As often as an instance is done again.
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let kept = Kept::new(shared, id, spot).ok()?;
     let work = shared.tier_dir(spot).ok()?.work();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("{}.{}.{number}", kept.name, std::process::id());
@@ -137,9 +149,14 @@ pub(crate) fn forget(shared: &Shared, all: &[Aside]) {
 
 /// The checkpoints of all steps go from the own nodes.
 pub(crate) fn remove_all(shared: &Shared) {
-    for (_, node, tier) in shared.own_tiers() {
+    for (spot, node, tier) in shared.own_tiers() {
         let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
-        remove(shared, &dir.checkpoints());
+        let own = entries(&dir.checkpoints().join(&shared.run));
+        if remove(shared, &dir.checkpoints()) {
+            // What was to go before a crash and is no step's any more.
+            let names = own.iter().filter_map(|path| path.file_name());
+            names.for_each(|name| shared.ledgers.left(spot, &key(&name.to_string_lossy())));
+        }
     }
     remove(shared, &memory(&shared.workspace));
 }

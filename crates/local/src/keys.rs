@@ -11,10 +11,14 @@ use tarn_base::event::{Failure, FailureKind};
 use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
 use tarn_base::layout::StateDir;
 use tarn_base::part::StoreKey;
+use tarn_seal::SealError;
 use tarn_seal::ring::KeyRing;
 use tarn_seal::wrap::{Owner, WRAPPED, wrapped_by};
 use tarn_sys::private::{publish, random, wipe};
 use zeroize::Zeroizing;
+
+/// How often a key is written while others make and remove keys beside it.
+const TRIES: u32 = 8;
 
 /// Why a workspace's keys cannot be wrapped anew, or listed.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +39,7 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: tarn_seal::SealError,
+        source: SealError,
     },
 }
 
@@ -44,11 +48,50 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyErr
     move |source| KeyError::Io { what, path, source }
 }
 
-/// The keys of a workspace's data, wrapped in `<state>/keys/<workspace>`.
+/// What wraps the keys of a workspace's data: keys that are made of the user's for this workspace. Nodes of a run have no others.
+#[derive(Debug, Clone)]
+pub struct Wrapping {
+    keys: KeyRing,
+    /// The user's own, which older releases have wrapped with.
+    user: Option<KeyRing>,
+}
+
+impl Wrapping {
+    /// Of a user, for a workspace.
+    ///
+    /// # Errors
+    /// None that can be met; the cipher's own.
+    pub fn of_user(keys: KeyRing, workspace: &str) -> Result<Self, SealError> {
+        Ok(Self {
+            keys: keys.of_workspace(workspace)?,
+            user: Some(keys),
+        })
+    }
+
+    /// As [`Wrapping::for_nodes`] gave them.
+    pub fn of_run(keys: KeyRing) -> Self {
+        Self { keys, user: None }
+    }
+
+    /// What the nodes of a run get: with it they wrap and open the keys of this workspace's data, and nothing else.
+    pub fn for_nodes(&self) -> &KeyRing {
+        &self.keys
+    }
+
+    fn unwrap(&self, wrapped: &[u8], owner: Owner<'_>) -> Result<DataKey, SealError> {
+        match (self.keys.unwrap(wrapped, owner), &self.user) {
+            (Err(SealError::OtherKey), Some(user)) => user.unwrap(wrapped, owner),
+            (unwrapped, _) => unwrapped,
+        }
+    }
+}
+
+/// The keys of a workspace's data, wrapped in `<state>/keys/<workspace>`. Nodes that share the state folder share them: each reads
+/// what another has written, and of two that make the key of a part at once one has the other's.
 #[derive(Debug)]
 pub struct DataKeys {
     folder: PathBuf,
-    keys: KeyRing,
+    keys: Wrapping,
     uid: u32,
     /// Those that somebody works with: they are not forgotten meanwhile. As many as there are transfers and views at a time, and dead
     /// ones until the next is added.
@@ -59,7 +102,7 @@ pub struct DataKeys {
 
 impl DataKeys {
     /// Those of a workspace, for who has these keys.
-    pub fn new(state: &StateDir, workspace: &str, keys: KeyRing) -> Self {
+    pub fn new(state: &StateDir, workspace: &str, keys: Wrapping) -> Self {
         Self {
             folder: state.keys(workspace),
             keys,
@@ -115,12 +158,25 @@ impl DataKeys {
         let secret = Zeroizing::new(random::<KEY_BYTES>().map_err(error)?);
         let key = DataKey::new(KeyId(random().map_err(error)?), secret);
         let nonce = random().map_err(error)?;
-        let newest = self.keys.newest();
+        let newest = self.keys.keys.newest();
         let wrapped = newest.wrap(&key, self.owner(dataset, part), nonce);
         let wrapped = wrapped.map_err(|e| failure(FailureKind::Io, e.to_string()))?;
-        path.parent().map_or(Ok(()), make_folder)?;
-        publish(&path, &wrapped, false).map_err(error)?;
-        Ok(self.lend(&mut used, part, key))
+        for _ in 0..TRIES {
+            path.parent().map_or(Ok(()), make_folder)?;
+            match publish(&path, &wrapped, false) {
+                Ok(()) => return Ok(self.lend(&mut used, part, key)),
+                // Another node was first.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    if let Some(theirs) = self.find(&mut used, dataset, part)? {
+                        return Ok(theirs);
+                    }
+                }
+                // The folder went with a key that was the last one there.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(error(e)),
+            }
+        }
+        Err(error(io::ErrorKind::ResourceBusy.into()))
     }
 
     fn find(
@@ -203,12 +259,41 @@ impl DataKeys {
         Ok(())
     }
 
+    /// Wraps those keys anew that only the user's own key opens, so that the nodes of a run can. What does not open stays as it is.
+    ///
+    /// # Errors
+    /// When one cannot be read or written.
+    pub(crate) fn hand_over(&self) -> Result<(), KeyError> {
+        let Some(user) = &self.keys.user else {
+            return Ok(());
+        };
+        for (dataset, part) in files(&self.folder).map_err(io_error("read", &self.folder))? {
+            let path = self.file(&dataset, &part);
+            let wrapped = read_wrapped(&path).map_err(io_error("read", &path))?;
+            let owner = self.owner(&dataset, &part);
+            if let Ok(key) = user.unwrap(&wrapped, owner) {
+                self.wrap_anew(&path, &key, owner)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wrap_anew(&self, path: &Path, key: &DataKey, owner: Owner<'_>) -> Result<(), KeyError> {
+        let nonce = random().map_err(io_error("wrap", path))?;
+        let wrapped = self.keys.keys.newest().wrap(key, owner, nonce);
+        let wrapped = wrapped.map_err(|source| KeyError::Wrapped {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        publish(path, &wrapped, true).map_err(io_error("write", path))
+    }
+
     /// Wraps every key of data anew that is not wrapped with the newest key; how many those were.
     ///
     /// # Errors
     /// The first that does not open or cannot be written: those before it are done, and it can be tried again.
     pub fn rewrap(&self) -> Result<u64, KeyError> {
-        let newest = self.keys.newest();
+        let newest = self.keys.keys.newest();
         let mut anew = 0;
         for (dataset, part) in files(&self.folder).map_err(io_error("read", &self.folder))? {
             let path = self.file(&dataset, &part);
@@ -228,9 +313,7 @@ impl DataKeys {
             }
             let owner = self.owner(&dataset, &part);
             let key = self.keys.unwrap(&wrapped, owner).map_err(bad)?;
-            let nonce = random().map_err(io_error("wrap", &path))?;
-            let wrapped = newest.wrap(&key, owner, nonce).map_err(bad)?;
-            publish(&path, &wrapped, true).map_err(io_error("write", &path))?;
+            self.wrap_anew(&path, &key, owner)?;
             anew += 1;
         }
         Ok(anew)
@@ -272,7 +355,7 @@ fn wiped(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Files beside a key's that were to take its place: its name, a process, and `.tmp`.
+/// Files beside a key's that were to take its place: its name, a number, and `.tmp`.
 fn unfinished(path: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Vec::new();

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tarn_base::energy::Energy;
+use tarn_base::event::Imaged;
 use tarn_base::units::Elapsed;
 use tarn_ports::{Meter, Metered};
 
@@ -103,7 +104,12 @@ pub(crate) struct Launch {
     pub(crate) note: PathBuf,
     /// What measures this machine, and the cores that the step takes of it.
     pub(crate) meter: Option<(Arc<dyn Meter>, u32)>,
+    /// Told of the images of its processes.
+    pub(crate) told: Option<Told>,
 }
+
+/// Who is told of the images of a step's processes.
+pub(crate) type Told = Box<dyn Fn(Imaged) + Send>;
 
 /// How the command of a step ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +119,8 @@ pub(crate) enum Outcome {
     Stopped,
     /// It could not be started, or a helper was killed by somebody; why.
     Broken(String),
+    /// It could not go on from its image; why.
+    NotRestored(String),
 }
 
 /// The helper of one node of a step, wherever that node is.
@@ -161,6 +169,7 @@ pub(crate) struct Helper {
     node: String,
     launch: Option<Launch>,
     meter: Option<(Arc<dyn Meter>, u32)>,
+    told: Option<Told>,
     /// What the machine draws for it, from when all is set up on this node.
     metered: Option<Box<dyn Metered>>,
     child: Child,
@@ -188,6 +197,7 @@ impl Helper {
             node: String::new(),
             launch: None,
             meter: None,
+            told: None,
             metered: None,
             child,
             channel: Channel::new(ours),
@@ -293,10 +303,11 @@ impl Helps for Helper {
     }
 
     fn prepare(&mut self) -> Result<(), String> {
-        let Some(Launch { spec, note, meter }) = self.launch.take() else {
+        let Some(launch) = self.launch.take() else {
             return Err("it was not said what its helper is to do".into());
         };
-        self.meter = meter;
+        let Launch { spec, note, .. } = launch;
+        (self.meter, self.told) = (launch.meter, launch.told);
         self.note(&note)
             .and_then(|()| self.channel.send(&Order::Prepare(Box::new(spec))))
             .map_err(|e| {
@@ -342,11 +353,16 @@ impl Helps for Helper {
     }
 
     fn said(&mut self) -> Option<Option<Report>> {
-        if !crate::runner::readable(&self.channel.socket).unwrap_or(true) {
-            return None;
+        loop {
+            let waits = self.channel.has_message();
+            if !waits && !crate::runner::readable(&self.channel.socket).unwrap_or(true) {
+                return None;
+            }
+            match self.channel.receive().ok().flatten() {
+                Some(Report::Image(what)) => self.told.iter().for_each(|told| told(what.clone())),
+                report => return Some(report.map(|r| self.measured(r))),
+            }
         }
-        let report = self.channel.receive().ok().flatten();
-        Some(report.map(|r| self.measured(r)))
     }
 
     fn last_words(&mut self) -> Option<Used> {
@@ -573,8 +589,9 @@ impl Watch<'_, '_> {
                 Some(Some(Report::Refused(why))) => return Some(Outcome::Broken(why)),
                 // It was told to finish, and the first node has not answered yet.
                 Some(Some(Report::Ended { end: None, used })) => *helper.used() = Some(used),
+                Some(Some(Report::NotRestored(why))) => return Some(Outcome::NotRestored(why)),
                 Some(Some(Report::Busy)) => {}
-                Some(Some(Report::Ready(_) | Report::Mounted) | None) => {
+                Some(Some(Report::Ready(_) | Report::Mounted | Report::Image(_)) | None) => {
                     let why = format!(
                         "the helper process of node `{}` is gone: somebody (or the kernel, when memory ran out) killed it",
                         helper.node()
@@ -669,6 +686,7 @@ mod tests {
             node: "n7".into(),
             launch: None,
             meter: None,
+            told: None,
             metered: None,
             child,
             channel: Channel::new(ours),

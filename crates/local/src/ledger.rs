@@ -10,9 +10,9 @@ use crate::store::{failure, io_failure};
 use leftovers::Leftover;
 #[cfg(test)]
 pub(crate) use page::left_by_the_dead;
-pub(crate) use page::used_by_all;
 use page::{Claim, Page};
 pub use page::{held_by_others, vacate};
+pub(crate) use page::{lend, used_by_all};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -53,6 +53,8 @@ struct Account {
 #[derive(Debug)]
 struct Mine {
     claim: Claim,
+    /// What this run has lent of the tier beside its limit.
+    lent: u64,
     others: u64,
     /// The least of all live runs' limits.
     limit: u64,
@@ -89,6 +91,7 @@ impl Mine {
                 reserved: 0,
                 waiting: None,
             },
+            lent: 0,
             others: 0,
             limit: 0,
             told: 0,
@@ -104,9 +107,17 @@ impl Mine {
         self.claim.used.saturating_add(self.claim.reserved)
     }
 
-    /// Takes in what the others claim.
-    fn look(&mut self, others: &[Claim]) {
-        let weights = others.iter().map(Claim::weight);
+    /// Takes in what the others claim. What this run has lent is none of theirs: its own limit is without.
+    fn look(&mut self, claims: &[Claim]) {
+        let lent = claims
+            .iter()
+            .filter(|c| c.is_loan_of(&self.claim.workspace));
+        self.lent = lent.map(Claim::weight).fold(0, u64::saturating_add);
+        let others = claims
+            .iter()
+            .filter(|c| !c.is_loan_of(&self.claim.workspace));
+        let others: Vec<&Claim> = others.collect();
+        let weights = others.iter().map(|c| c.weight());
         self.others = weights.fold(0, u64::saturating_add);
         let limits = others.iter().filter(|c| c.alive()).map(|c| c.limit);
         self.limit = limits.fold(self.claim.limit, u64::min);
@@ -138,9 +149,10 @@ impl Mine {
     /// What the page is to say; `alone`: of no other run.
     fn to_publish(&self, alone: bool) -> Claim {
         let mut claim = self.claim.clone();
+        claim.limit = claim.limit.saturating_add(self.lent);
         if alone && claim.reserved > 0 && claim.waiting.is_none() {
-            let room = claim.limit.saturating_sub(self.held());
-            claim.reserved += room.min(claim.limit / MARGIN);
+            let room = self.claim.limit.saturating_sub(self.held());
+            claim.reserved += room.min(self.claim.limit / MARGIN);
         }
         claim
     }
@@ -188,7 +200,8 @@ impl Account {
         page.entries
             .retain(|c| c.workspace != mine.claim.workspace && c.counts(&self.root));
         mine.look(&page.entries);
-        let alone = page.entries.is_empty();
+        let loan = |c: &Claim| c.is_loan_of(&mine.claim.workspace);
+        let alone = page.entries.iter().all(loan);
         let allowed = allow(mine);
         if !allowed {
             mine.claim = before;
@@ -200,7 +213,8 @@ impl Account {
         if mine.held() > 0 || mine.claim.waiting.is_some() {
             page.entries.push(mine.to_publish(alone));
         }
-        mine.published = page.entries.first().filter(|_| alone).cloned();
+        let own = |c: &&Claim| alone && c.workspace == mine.claim.workspace;
+        mine.published = page.entries.iter().find(own).cloned();
         // Claims are compared in one order: a look must not rewrite the file.
         page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
         if page != found {

@@ -4,21 +4,25 @@
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
 //! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `mail` and `relay` (how they talk),
 //! `prepare` and `commit` (before and after the command), `launch` and `runner` (tarn's side and the helper's side of a
-//! running step), `provider` (one namespace over its nodes), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash),
-//! `sweep` (what dead runs have left).
+//! running step), `image` (images of its processes), `provider` (one namespace over its nodes), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash),
+//! `sweep` (what dead runs have left), `drained` (where the external store has what no tier has room for).
 
+pub mod borrowed;
 mod commit;
 mod dests;
+mod drained;
 mod env;
 pub mod exec;
 mod far;
 mod guests;
 mod here;
+pub mod image;
 mod inventory;
 mod kept;
 pub mod keys;
 mod launch;
 mod ledger;
+pub mod lent;
 pub mod location;
 mod log;
 pub mod machine;
@@ -27,6 +31,7 @@ mod mate;
 mod member;
 mod message;
 mod namespaces;
+mod partitions;
 mod pool;
 mod prepare;
 mod protocol;
@@ -49,12 +54,14 @@ mod writers;
 
 pub use dests::{check_destination, destination_intact, probe_destination};
 
+pub use drained::{is_there, remove_drained};
 pub use kept::staged;
 pub use launch::GRACE;
 pub use ledger::{held_by_others, vacate};
 pub use namespaces::{Namespaces, probe_multi_node, probe_shared};
 pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
+pub use provider::Door;
 pub use sources::check_source;
 pub use sweep::{sweep, sweep_drained};
 pub use tarn_sys::memory::{Memory, memory};

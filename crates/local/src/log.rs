@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::Stdio;
 use tarn_base::bounds::{LOG_TAIL_BYTES, MAX_STEP_LOG_BYTES};
 
 /// Bytes read at once: what a pipe holds.
@@ -30,11 +29,11 @@ pub(crate) struct Log {
 
 impl Log {
     /// A log that is written to `log`, and the two descriptors for the step.
-    pub(crate) fn open(log: OwnedFd) -> io::Result<(Self, [Stdio; 2])> {
+    pub(crate) fn open(log: OwnedFd) -> io::Result<(Self, [OwnedFd; 2])> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         // Only this end: the step's writes wait for room, as they would on a terminal.
         rustix::fs::fcntl_setfl(&read, OFlags::NONBLOCK)?;
-        let ends = [write.try_clone()?.into(), write.into()];
+        let ends = [write.try_clone()?, write];
         let log = Self {
             pipe: Some(read.into()),
             log: log.into(),

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 pub use stand_in::{StandIn, stand_in};
+pub(crate) use stand_in::{instead, lacks};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -29,7 +30,7 @@ const PROBE_MEMORY_BYTES: u64 = 16 << 20;
 /// The least that tells anything: more than the caches next to a core.
 const PROBE_LEAST: u64 = 256 << 10;
 /// The part of a tier's free room that the measurement may take: others may measure or move data there meanwhile.
-const PROBE_SHARE: u64 = 16;
+pub(crate) const PROBE_SHARE: u64 = 16;
 /// The unit of that writing and reading.
 const PROBE_CHUNK: usize = 1 << 20;
 /// A measurement older than this (seconds) is made again: machines change.
@@ -202,7 +203,16 @@ pub struct Bandwidth {
 /// # Errors
 /// When the folder cannot be written.
 pub fn bandwidth(folder: &Path, state: &StateDir, most: u64) -> Result<Bandwidth, MachineError> {
-    let name = folder.display().to_string();
+    bandwidth_of(folder.display().to_string(), folder, state, most)
+}
+
+/// The same, remembered under another name than the folder's.
+pub(crate) fn bandwidth_of(
+    name: String,
+    folder: &Path,
+    state: &StateDir,
+    most: u64,
+) -> Result<Bandwidth, MachineError> {
     remembered(name, state, || {
         probe(folder, most).map_err(|source| MachineError::Io {
             what: format!("the bandwidth of {} cannot be measured", folder.display()),
@@ -476,6 +486,7 @@ fn make_tier(
         capacity,
         read: rates.read,
         write: rates.write,
+        lender: None,
     })
 }
 

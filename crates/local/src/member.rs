@@ -33,6 +33,8 @@ pub(crate) enum Task {
     Room,
     /// Look which checkpoints are there.
     Checkpoints,
+    /// Remove the image that the step was to go on from.
+    Discard { why: String },
     /// Count what was left undeclared.
     Undeclared,
     /// Hash an output.

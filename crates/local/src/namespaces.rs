@@ -83,9 +83,11 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             script: Some("touch ok && ! touch ../no 2>/dev/null".into()),
             shared: None,
             room: None,
+            images: None,
         },
         note,
         meter: None,
+        told: None,
     };
     let note = work.join("note");
     let tried = (|| {
@@ -110,7 +112,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
 
 /// A new folder that nobody else has: all nodes of an allocation try at once in the same place, and process ids of two
 /// nodes may be equal.
-fn own_folder(folder: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn own_folder(folder: &Path) -> std::io::Result<PathBuf> {
     std::fs::create_dir_all(folder)?;
     let mut number = 0u32;
     loop {

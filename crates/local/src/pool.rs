@@ -1,5 +1,6 @@
 //! The threads that move, list and remove: a bounded pool that takes the most urgent job first.
 
+use crate::image::copy::Copy;
 use crate::kept::{self, Aside};
 use crate::shared::{Delivery, Shared};
 use crate::store::failure;
@@ -10,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use tarn_base::event::{Event, FailureKind};
-use tarn_base::id::{DataId, Spot, TransferId};
+use tarn_base::id::{DataId, InstanceId, Spot, TransferId};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_ports::Control;
 
@@ -23,6 +24,7 @@ pub const MAX_MOVING: usize = 8;
 enum Name {
     List(DataId),
     Transfer(TransferId),
+    Image(InstanceId),
 }
 
 pub(crate) enum Job {
@@ -33,6 +35,7 @@ pub(crate) enum Job {
         key: StoreKey,
         at: Place,
     },
+    Image(Copy),
     /// Checkpoints that were set aside go. As nobody waits for it, it is done even when the world ends.
     Forget(Vec<Aside>),
     /// Another world has done a transfer that began at this time: what it has read of sources is remembered. Nobody waits
@@ -76,14 +79,17 @@ fn name(job: &Job) -> Option<Name> {
     match job {
         Job::List(data) => Some(Name::List(*data)),
         Job::Transfer(t) => Some(Name::Transfer(t.id)),
+        Job::Image(copy) => Some(Name::Image(copy.instance)),
         Job::Evict { .. } | Job::Forget(_) | Job::Learned(..) => None,
     }
 }
 
 /// The tier of a node that a job reads or writes most of.
 fn tier_of(job: &Job) -> Option<Spot> {
-    let Job::Transfer(t) = job else {
-        return None;
+    let t = match job {
+        Job::Transfer(t) => t,
+        Job::Image(copy) => return Some(copy.to),
+        _ => return None,
     };
     let first = t.parts.first().map(|m| &m.from);
     match (&t.to, first) {
@@ -101,7 +107,7 @@ fn frees_room(job: &Job) -> bool {
     match job {
         Job::Evict { .. } | Job::Forget(_) => true,
         Job::Transfer(t) => !matches!(t.to, Place::Node(_)),
-        Job::List(_) | Job::Learned(..) => false,
+        Job::List(_) | Job::Image(_) | Job::Learned(..) => false,
     }
 }
 
@@ -145,7 +151,8 @@ impl Pool {
             Job::Transfer(t) => t.priority,
             // They are short, and others wait for them or for their room.
             Job::List(_) | Job::Evict { .. } | Job::Forget(_) => u64::MAX,
-            Job::Learned(..) => 0,
+            // Steps wait for what is transferred.
+            Job::Image(_) | Job::Learned(..) => 0,
         };
         queue.arrived += 1;
         let rank = (Reverse(urgency), queue.arrived);
@@ -163,8 +170,17 @@ impl Pool {
 
     /// Cancels a transfer, waiting or moving. One that has ended already is no error.
     pub(crate) fn abandon(&self, id: TransferId) {
+        self.cancel(Name::Transfer(id));
+    }
+
+    /// The same of the copying of an image.
+    pub(crate) fn forgo(&self, id: InstanceId) {
+        self.cancel(Name::Image(id));
+    }
+
+    fn cancel(&self, name: Name) {
         if let Ok(queue) = self.state.queue.lock()
-            && let Some(control) = queue.controls.get(&Name::Transfer(id))
+            && let Some(control) = queue.controls.get(&name)
         {
             control
                 .cancel
@@ -244,6 +260,7 @@ fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Option<Event> 
         Job::List(data) => sources::list(shared, *data, control),
         Job::Transfer(t) => transfer::run(shared, t, control),
         Job::Evict { part, key, at } => transfer::evict(shared, *part, key, at),
+        Job::Image(copy) => copy.run(shared, control),
         Job::Forget(aside) => {
             kept::forget(shared, aside);
             return None;
@@ -270,6 +287,7 @@ fn broken(job: &Job) -> Option<Event> {
             failure: why,
             damaged: None,
         },
+        Job::Image(copy) => copy.failed(why.message),
         // What is left of it is found and removed by the next clean-up.
         Job::Evict { part, at, .. } => Event::Evicted {
             part: *part,

@@ -1,27 +1,33 @@
 //! Before the command: what every node of a step sees, made ready in the step's work folders.
 
 use crate::env::{self, Paths};
+use crate::image::copy::Lists;
+use crate::image::{self, Image, Plan, alone};
 use crate::kept::{self, CHECKPOINTS, Kept};
-use crate::launch::Launch;
+use crate::launch::{Launch, Told};
+use crate::partitions;
 use crate::protocol::{Bind, Isolation, Spec};
-use crate::provider::{self, Part, Plan};
+use crate::provider::{self, Part};
 use crate::room::Room;
-use crate::shared::Shared;
-use crate::store::{failure, io_failure, is_folder, make_folder};
+use crate::shared::{Delivery, Shared};
+use crate::store::{failure, io_failure, is_folder, make_folder, warn};
 use crate::transfer::take_back;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use tarn_base::action::{Held, Run};
-use tarn_base::event::{Failure, FailureKind};
+use tarn_base::event::{Event, Failure, FailureKind, Imaged};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::Manifest;
 use tarn_base::part::{PartRef, Place, Verify};
 use tarn_base::workflow::{Checkpoints, Distribution, Role, Step};
 use tarn_ports::{Control, CopyJob, CopySource, MoverError};
+use tarn_sys::memory::in_memory;
 
 /// The name of the scratch folder beside the datasets; no dataset can have it.
 pub(crate) const SCRATCH: &str = ".scratch";
+/// In the work folder of a step that is alone: where memory of its own is mounted.
+const ALONE: &str = "alone";
 
 /// A dataset as the step uses it: all of its entries in `in`, or its one `out` or `inout`.
 pub(crate) struct Need<'a> {
@@ -119,6 +125,8 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) cpus: Vec<u32>,
     /// Where encrypted data lies in clear.
     pub(crate) room: Option<&'a Room>,
+    /// The image that it goes on from.
+    pub(crate) image: Option<Image>,
     /// Replicas that were missed.
     pub(crate) evicted: &'a mut Vec<(PartRef, Spot)>,
 }
@@ -175,10 +183,17 @@ impl NodeSetup<'_> {
             }
             data.insert(need.name.to_owned(), show(folder, need.name, writable));
         }
+        let mut images = None;
         let checkpoints = match self.step.restart {
             Some(restart) => {
                 let kept = Kept::new(self.shared, self.run.instance, self.spot)?;
                 kept.make(restart.from)?;
+                images = self.images(&kept.tier, &scratch, &outs, control)?;
+                if let (Some(plan), true) = (&mut images, restart.alone) {
+                    let at = self.work.join(ALONE);
+                    make_folder(&at)?;
+                    plan.alone = Some(at);
+                }
                 Some(kept::Seen {
                     folder: show(kept.tier, CHECKPOINTS, true),
                     memory: (restart.from == Checkpoints::Phx).then_some(kept.memory),
@@ -187,6 +202,14 @@ impl NodeSetup<'_> {
             }
             None => None,
         };
+        let own = partitions::of(self.shared, self.run)?;
+        let partitions = own.iter().map(|partition| {
+            let seen = |folder: PathBuf, name: &str| show(folder, name, true);
+            partition.seen((self.shared, self.run), at, seen)
+        });
+        let partitions = partitions.collect::<Result<Vec<_>, Failure>>()?;
+        let socket = |folder: PathBuf, name: &str| show(folder, name, false);
+        let socket = partitions::socket(&partitions, &self.work, socket);
         let shared = self.namespace(&spread, stage.as_deref())?;
         if let Some(plan) = &shared {
             binds.push(Bind {
@@ -197,12 +220,27 @@ impl NodeSetup<'_> {
             for (need, part) in spread.iter().zip(&plan.parts) {
                 data.insert(part.name.clone(), part.to.clone());
                 if part.writable {
-                    outs.insert(need.data, Plan::brick(&plan.folder).join(&part.name));
+                    outs.insert(
+                        need.data,
+                        provider::Plan::brick(&plan.folder).join(&part.name),
+                    );
                 }
             }
         }
+        if let (Some(plan), Some(seen)) = (&mut images, &checkpoints) {
+            plan.folder.clone_from(&seen.folder);
+            for (name, folder) in &mut plan.own {
+                let shown = data.get(name).unwrap_or(&seen_scratch);
+                folder.clone_from(shown);
+            }
+            let memory = plan.alone.as_deref().map(alone::memory);
+            let memory = memory.map(|folder| (alone::MEMORY.to_owned(), folder));
+            plan.own.extend(memory);
+        }
         let paths = Paths {
-            checkpoints: checkpoints.as_ref(),
+            checkpoints: checkpoints.as_ref().filter(|_| images.is_none()),
+            partitions: &partitions,
+            socket: socket.as_deref(),
             data: &data,
             scratch: &seen_scratch,
             hostfile,
@@ -222,6 +260,11 @@ impl NodeSetup<'_> {
             script: (self.at == 0).then(|| env::script(self.step)),
             shared,
             room: self.room.map(Room::mounted),
+            images,
+        };
+        let told = match &spec.images {
+            Some(_) => Some(self.told()?),
+            None => None,
         };
         let note = self.work.join(crate::inventory::HELPER_NOTE);
         let ready = Ready {
@@ -231,7 +274,78 @@ impl NodeSetup<'_> {
         };
         let meter = self.shared.meter.clone();
         let meter = meter.map(|meter| (meter, self.step.cores));
-        Ok((ready, Launch { spec, note, meter }))
+        let launch = Launch {
+            spec,
+            note,
+            meter,
+            told,
+        };
+        Ok((ready, launch))
+    }
+
+    /// Images of a step of this kind: its own folders become what they were in the one that it goes on from.
+    fn images(
+        &mut self,
+        folder: &Path,
+        scratch: &Path,
+        outs: &BTreeMap<DataId, PathBuf>,
+        control: &Control,
+    ) -> Result<Option<Plan>, Failure> {
+        let every = self.step.restart.and_then(|r| r.every);
+        let (Some(every), Some(criu)) = (every, &self.shared.imaging) else {
+            return Ok(None);
+        };
+        let criu = criu.clone().map_err(|why| {
+            let message = format!("no images can be taken of its processes: {why}");
+            failure(FailureKind::Launch, message)
+        })?;
+        let mut own = vec![(SCRATCH.to_owned(), scratch.to_path_buf())];
+        for (data, folder) in outs {
+            own.push((self.shared.dataset(*data)?.name.clone(), folder.clone()));
+        }
+        let from = self.image.take();
+        if let Some(image) = &from {
+            for (name, to) in &own {
+                image::put_back(&*self.shared.mover, folder, image, name, to, control)?;
+            }
+        }
+        Ok(Some(Plan {
+            criu,
+            every,
+            folder: folder.to_path_buf(),
+            attempt: self.run.attempt,
+            own,
+            sync: !in_memory(folder),
+            from,
+            alone: None,
+        }))
+    }
+
+    /// What becomes of images is told to the engine; of one that is to be copied, other nodes know then what it consists of.
+    fn told(&self) -> Result<Told, Failure> {
+        let news = self.shared.deliveries.clone();
+        let (instance, attempt) = (self.run.instance, self.run.attempt);
+        let lists = match self.step.restart.is_some_and(|r| r.buddy) {
+            true => Some(Lists::of(
+                self.shared,
+                &Kept::new(self.shared, instance, self.spot)?,
+            )),
+            false => None,
+        };
+        Ok(Box::new(move |what| {
+            if let (Some(lists), Imaged::Taken { id, .. }) = (&lists, &what)
+                && let Err(f) = lists.add(*id)
+            {
+                // Then it cannot be copied, which says why.
+                warn(&f.message);
+            }
+            // Nobody waits for it once the world is being dropped.
+            let _ = news.send(Delivery::News(Event::Image {
+                instance,
+                attempt,
+                what,
+            }));
+        }))
     }
 
     /// The workspace's folder on every tier root: inside a step all of it is read-only but what is its own.
@@ -251,7 +365,7 @@ impl NodeSetup<'_> {
         &mut self,
         spread: &[&Need<'_>],
         stage: Option<&Path>,
-    ) -> Result<Option<Plan>, Failure> {
+    ) -> Result<Option<provider::Plan>, Failure> {
         let (false, Some(stage)) = (spread.is_empty(), stage) else {
             return Ok(None);
         };
@@ -276,11 +390,12 @@ impl NodeSetup<'_> {
                 from,
             });
         }
-        Ok(Some(Plan {
+        Ok(Some(provider::Plan {
             folder,
             node: self.name.clone(),
             first: self.at == 0,
             parts,
+            at: None,
         }))
     }
 
@@ -364,12 +479,9 @@ impl NodeSetup<'_> {
         }
         let source = |h: &&Held| {
             Ok(CopySource {
-                root: self.existing_replica(h)?,
-                peer: None,
-                as_entry: None,
                 manifest: Some(self.shared.manifest(&h.key)?),
-                only: None,
                 sealed: self.shared.key(need.data, &h.key)?,
+                ..CopySource::of(self.existing_replica(h)?)
             })
         };
         let sources = held.iter().map(source).collect::<Result<_, Failure>>()?;
@@ -389,15 +501,21 @@ impl NodeSetup<'_> {
         let copied = self.shared.mover.copy(&job, control);
         // The keys are given back: that of a damaged replica can be forgotten.
         drop(job);
-        copied.map_err(|MoverError { failure: f, tree }| {
-            if let (FailureKind::Corrupt, Some(held)) = (f.kind, tree.and_then(|at| held.get(at))) {
-                self.give_up(held);
-            }
-            Failure {
-                message: format!("its input `{}` cannot be opened: {}", need.name, f.message),
-                ..f
-            }
-        })?;
+        copied.map_err(
+            |MoverError {
+                 failure: f, tree, ..
+             }| {
+                if let (FailureKind::Corrupt, Some(held)) =
+                    (f.kind, tree.and_then(|at| held.get(at)))
+                {
+                    self.give_up(held);
+                }
+                Failure {
+                    message: format!("its input `{}` cannot be opened: {}", need.name, f.message),
+                    ..f
+                }
+            },
+        )?;
         Ok(folder)
     }
 

@@ -1,13 +1,15 @@
 //! What tarn and the helper process of a step say to each other: lines of JSON over a socket pair, which is the
 //! helper's standard input. When either end closes, the other knows that its partner is dead.
 
-use crate::provider::{Door, Plan};
+use crate::image::Plan;
+use crate::provider::{self, Door};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tarn_base::energy::Energy;
+use tarn_base::event::Imaged;
 
 /// The first argument that makes the tarn binary the helper of a step.
 pub const HELPER_ARGUMENT: &str = "__step";
@@ -63,10 +65,13 @@ pub(crate) struct Spec {
     pub(crate) script: Option<String>,
     /// The namespace that the step's nodes have together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) shared: Option<Plan>,
+    pub(crate) shared: Option<provider::Plan>,
     /// The room that was asked for: what is bound of it is all that the step sees of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) room: Option<PathBuf>,
+    /// Images of its processes, if any are to be taken, and the one that it goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) images: Option<Plan>,
 }
 
 /// tarn to helper.
@@ -104,6 +109,10 @@ pub(crate) enum Report {
     Busy,
     /// It cannot be set up or started, and why.
     Refused(String),
+    /// What has become of an image of its processes.
+    Image(Imaged),
+    /// It cannot go on from the image that it was to go on from, and why.
+    NotRestored(String),
     /// No process of the step is left on this node.
     Ended {
         /// How the command ended; `None` on nodes without one.

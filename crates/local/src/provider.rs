@@ -20,12 +20,15 @@ pub(crate) const FOLDER: &str = "shared";
 
 /// Where a node's part of the file system is reached, and what opens it. Made anew for each attempt on each node.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Door {
+pub struct Door {
     /// Name or address of the node, as the others know it; empty until whoever leads the step fills it in.
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) user: String,
-    pub(crate) password: String,
+    pub host: String,
+    /// Where the brick listens.
+    pub port: u16,
+    /// Who may use it.
+    pub user: String,
+    /// And by what.
+    pub password: String,
 }
 
 impl std::fmt::Debug for Door {
@@ -56,6 +59,9 @@ pub(crate) struct Plan {
     /// Whether this node is the first, which makes and fills the datasets.
     pub(crate) first: bool,
     pub(crate) parts: Vec<Part>,
+    /// Where it appears as a whole, if not beside the rest: to one node alone, which then need not ask for every name again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<PathBuf>,
 }
 
 impl Plan {
@@ -64,9 +70,10 @@ impl Plan {
         folder.join("brick")
     }
 
-    /// Where the namespace appears in the step's helper.
+    /// Where the namespace appears.
     pub(crate) fn mount(&self) -> PathBuf {
-        self.folder.join("mount")
+        let beside = || self.folder.join("mount");
+        self.at.clone().unwrap_or_else(beside)
     }
 }
 

@@ -6,6 +6,8 @@
 //! the ancestor of everything that the step starts.
 
 use crate::guests::Guests;
+use crate::image::restore::{Imaging, Restored, Restoring, pipe_name};
+use crate::image::{Image, Plan, alone};
 use crate::log::Log;
 use crate::protocol::{Channel, End, Isolation, Order, Report, Spec, Used};
 use crate::provider::gluster::Gluster;
@@ -20,8 +22,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use tarn_base::event::Imaged;
 use tarn_ports::Mover;
-use tarn_sys::{namespace, process};
+use tarn_sys::namespace::{self, Known};
+use tarn_sys::{network, process};
 
 /// How often orphans are reaped when nothing else happens, in nanoseconds.
 const REAP_INTERVAL: i64 = 500_000_000;
@@ -63,13 +67,13 @@ fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
     match control.receive()? {
         Some(Order::Prepare(spec)) => {
             bind(&spec);
-            match enter(spec.isolate) {
+            match enter(spec.isolate, spec.images.as_ref()) {
                 Ok(Side::Outer(inner)) => wait_for(inner),
                 Ok(Side::Inner) => serve(control, &spec, mover),
                 Err(e) => control.send(&Report::Refused(e.to_string())),
             }
         }
-        Some(Order::Room { at, bytes, isolate }) => match enter(isolate) {
+        Some(Order::Room { at, bytes, isolate }) => match enter(isolate, None) {
             Ok(Side::Outer(inner)) => wait_for(inner),
             Ok(Side::Inner) => with_room(control, &at, bytes, mover),
             Err(e) => control.send(&Report::Refused(e.to_string())),
@@ -128,13 +132,30 @@ enum Side {
     Inner,
 }
 
-fn enter(isolate: Isolation) -> io::Result<Side> {
+fn enter(isolate: Isolation, images: Option<&Plan>) -> io::Result<Side> {
     let Isolation::Namespaces { user } = isolate else {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         return Ok(Side::Inner);
     };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    namespace::enter(user).map_err(|e| explain("namespaces are not allowed here", &e))?;
+    // CRIU must be somebody who may become anybody; and clocks that go back would keep a program waiting that went on from an image.
+    let known = match images {
+        Some(_) => Known::AsRoot,
+        None => Known::AsItself,
+    };
+    let from = images.and_then(|p| p.from.as_ref());
+    let addresses = match (images.is_some_and(|p| p.alone.is_some()), from) {
+        (true, Some(image)) => Some(image.addresses().to_vec()),
+        (true, None) => Some(network::addresses()?),
+        (false, _) => None,
+    };
+    let known = user.then_some(known);
+    namespace::enter(known, from.map(Image::clocks), addresses.is_some())
+        .map_err(|e| explain("namespaces are not allowed here", &e))?;
+    if let Some(addresses) = addresses {
+        network::begin(&addresses)
+            .map_err(|e| explain("a network of the step's own cannot be made", &e))?;
+    }
     match process::fork()? {
         process::Fork::Parent(inner) => Ok(Side::Outer(inner)),
         process::Fork::Child => {
@@ -179,6 +200,9 @@ fn serve(mut control: Channel, spec: &Spec, mover: fn() -> Box<dyn Mover>) -> io
         mover,
         command: None,
         log: None,
+        imaging: None,
+        restoring: None,
+        pipe: String::new(),
         end: None,
         usage: process::Usage::default(),
         io_before: process::io_bytes().unwrap_or_default(),
@@ -251,6 +275,8 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
     if spec.shared.is_some() {
         // By it the file system's processes are told from the step's.
         own.map_err(|e| explain("a shared namespace needs a /proc of the step's own", &e))?;
+    } else if spec.images.is_some() {
+        own.map_err(|e| explain("images of a step's processes need a /proc of its own", &e))?;
     }
     Ok(guests)
 }
@@ -265,6 +291,12 @@ struct Helper<'a> {
     command: Option<Running>,
     /// What the command prints.
     log: Option<Log>,
+    /// What takes images of it.
+    imaging: Option<Imaging<'a>>,
+    /// It is being made of one.
+    restoring: Option<Restoring>,
+    /// The pipe that it prints to, as others see it.
+    pipe: String,
     end: Option<(End, u64)>,
     usage: process::Usage,
     io_before: (u64, u64),
@@ -306,6 +338,9 @@ impl Helper<'_> {
                 }
             }
             self.guests.serve()?;
+            if let Some(what) = self.imaging.as_mut().and_then(Imaging::look) {
+                self.control.send(&Report::Image(what))?;
+            }
         }
     }
 
@@ -365,30 +400,66 @@ impl Helper<'_> {
         let Some(script) = &self.spec.script else {
             return Ok(());
         };
+        let (log, [out, error]) = Log::open(io::stdout().as_fd().try_clone_to_owned()?)?;
+        self.log = Some(log);
+        let images = self.spec.images.as_ref();
+        let pipe = images.map(|_| pipe_name(&out)).transpose()?;
+        self.pipe = pipe.unwrap_or_default();
+        if let Some((plan, image)) = images.and_then(|p| Some((p, p.from.as_ref()?))) {
+            drop(error);
+            return match Restoring::begin(plan, image, &*(self.mover)(), out) {
+                Ok(restoring) => {
+                    self.restoring = Some(restoring);
+                    Ok(())
+                }
+                // Nothing is said of the image: it stays.
+                Err(e) => {
+                    let why = explain("an image cannot be restored now", &e);
+                    self.control.send(&Report::Refused(why.to_string()))
+                }
+            };
+        }
+        if let Some(at) = images.and_then(|p| p.alone.as_ref())
+            && let Err(e) = alone::begin(at, None, &*(self.mover)())
+        {
+            let why = explain(
+                "shared memory and terminals of the step's own cannot be made",
+                &e,
+            );
+            return self.control.send(&Report::Refused(why.to_string()));
+        }
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script).current_dir(&self.spec.cwd);
         let env = self.spec.env.iter().map(|(name, value)| (name, value));
-        let (log, [out, error]) = Log::open(io::stdout().as_fd().try_clone_to_owned()?)?;
-        self.log = Some(log);
         command.env_clear().envs(env);
         command.stdin(Stdio::null()).stdout(out).stderr(error);
         if self.spec.isolate == Isolation::Group {
             process::die_with_parent(command.process_group(0), Signal::KILL);
         }
+        if let Some(plan) = images {
+            let user = self.spec.isolate == Isolation::Namespaces { user: true };
+            process::begin_session(&mut command, user, plan.alone.is_some());
+        }
         match command.spawn() {
             Ok(child) => {
-                let pid = Pid::from_child(&child);
-                self.command = Some(Running {
-                    pid,
-                    fd: pidfd_open(pid, PidfdFlags::empty()).ok(),
-                    since: Instant::now(),
-                });
+                self.runs(Pid::from_child(&child));
                 Ok(())
             }
             Err(e) => self
                 .control
                 .send(&Report::Refused(format!("/bin/sh cannot be started: {e}"))),
         }
+    }
+
+    /// The command's first process is this.
+    fn runs(&mut self, pid: Pid) {
+        self.command = Some(Running {
+            pid,
+            fd: pidfd_open(pid, PidfdFlags::empty()).ok(),
+            since: Instant::now(),
+        });
+        let images = self.spec.images.as_ref();
+        self.imaging = images.map(|plan| Imaging::new(plan, pid, std::mem::take(&mut self.pipe)));
     }
 
     fn wait(&self) -> io::Result<()> {
@@ -410,9 +481,13 @@ impl Helper<'_> {
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
         );
         let blind = self.command.as_ref().is_some_and(|c| c.fd.is_none());
+        let due = self.imaging.as_ref().and_then(Imaging::due);
+        let due = due.map_or(REAP_INTERVAL, |d| {
+            i64::try_from(d.as_nanos()).unwrap_or(REAP_INTERVAL)
+        });
         let timeout = Timespec {
             tv_sec: 0,
-            tv_nsec: if blind { 5_000_000 } else { REAP_INTERVAL },
+            tv_nsec: due.min(if blind { 5_000_000 } else { REAP_INTERVAL }),
         };
         match poll(&mut fds, Some(&timeout)) {
             Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
@@ -423,6 +498,9 @@ impl Helper<'_> {
     /// Takes every child that has ended.
     fn reap(&mut self) -> io::Result<()> {
         while let Some(reaped) = no_children_is_none(process::reap(false))? {
+            if self.of_images(&reaped)? {
+                continue;
+            }
             self.usage = self.usage.plus(reaped.usage);
             match &self.command {
                 Some(c) if c.pid == reaped.pid => {
@@ -435,6 +513,35 @@ impl Helper<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a process that has ended was one that takes or restores images; what that means is told.
+    fn of_images(&mut self, reaped: &process::Reaped) -> io::Result<bool> {
+        let end = reaped.end.into();
+        if let Some((what, torn)) = self.imaging.as_mut().and_then(|i| i.ended(reaped.pid, end)) {
+            self.control.send(&Report::Image(what))?;
+            if torn {
+                self.signal_all(Signal::KILL)?;
+            }
+            return Ok(true);
+        }
+        let Some(restoring) = &mut self.restoring else {
+            return Ok(false);
+        };
+        let (root, id) = (restoring.root, restoring.id);
+        let Some(restored) = restoring.ended(reaped.pid, end) else {
+            return Ok(reaped.pid == root);
+        };
+        self.restoring = None;
+        match restored {
+            Restored::Not(why) => self.control.send(&Report::NotRestored(why))?,
+            Restored::Runs(end) => {
+                self.control.send(&Report::Image(Imaged::Restored { id }))?;
+                self.runs(root);
+                self.end = end.map(|end| (end, 0));
+            }
+        }
+        Ok(true)
     }
 
     fn signal_all(&self, signal: Signal) -> io::Result<()> {

@@ -1,29 +1,34 @@
 //! What all threads of a local world share.
 
+use crate::drained::is_there;
+use crate::image::Criu;
 use crate::keys::DataKeys;
 use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
 use crate::sockets::{Near, Sockets};
 use crate::sources::Remembered;
-use crate::store::{failure, read_manifest, sealed_estimate, stored_estimate, unsealed};
+use crate::store::{failure, is_folder, read_manifest, sealed_estimate, stored_estimate, unsealed};
 use crate::writers::Writers;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
+use tarn_base::checkpoint::CheckpointId;
 use tarn_base::cluster::{Cluster, Node, Tier};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, NodeId, Spot, TierId};
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
 use tarn_base::key::DataKey;
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::Own;
+use tarn_base::object::is_object;
 use tarn_base::part::{PartClass, PartRef, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Workflow};
 use tarn_ports::{
-    ChangedSince, Checkpoints, Control, Mates, Meter, Mover, MoverError, Peers, Progress,
+    ChangedSince, Checkpoints, Control, MakePartition, Mates, Meter, Mover, MoverError, Peers,
+    Progress,
 };
 
 /// Something for the loop.
@@ -54,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Option<DataKeys>,
     pub(crate) helper: PathBuf,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) partitions: MakePartition,
     pub(crate) changed_since: ChangedSince,
     pub(crate) meter: Option<Arc<dyn Meter>>,
     pub(crate) isolation: Isolation,
@@ -61,6 +67,10 @@ pub(crate) struct Shared {
     pub(crate) multi_node: Result<(), String>,
     /// Why the nodes of a step cannot have one namespace, if they cannot.
     pub(crate) one_namespace: Result<(), String>,
+    /// What takes images of processes, if a step wants that; or why it cannot.
+    pub(crate) imaging: Option<Result<Criu, String>>,
+    /// The newest image of each instance that this world has copied to an own node.
+    pub(crate) copied: Mutex<BTreeMap<InstanceId, CheckpointId>>,
     /// What nodes are called by each other.
     pub(crate) addresses: BTreeMap<NodeId, String>,
     pub(crate) caller_env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
@@ -130,13 +140,19 @@ impl Shared {
         keys.map(|(d, keys)| keys.make(&d.name, part)).transpose()
     }
 
-    /// The key of a part is forgotten if no replica of it is left.
+    /// The key of a part is forgotten if no replica of it is left. Of several worlds none knows that by itself:
+    /// [`Shared::forget_gone`].
     pub(crate) fn forget_key(&self, part: &StoreKey) -> Result<(), Failure> {
-        let (Some(keys), Some(known)) = (&self.keys, self.part_of(part)) else {
-            return Ok(());
-        };
-        match self.dataset(known.data)? {
-            dataset if dataset.encrypt && !self.is_somewhere(part) => {
+        match (&self.own, self.part_of(part)) {
+            (Own::All, Some(known)) => self.forget_gone(known.data, part),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, of a part of which no other world has a replica.
+    pub(crate) fn forget_gone(&self, data: DataId, part: &StoreKey) -> Result<(), Failure> {
+        match (self.dataset(data)?, &self.keys) {
+            (dataset, Some(keys)) if dataset.encrypt && !self.is_somewhere(part) => {
                 keys.forget(&dataset.name, part)
             }
             _ => Ok(()),
@@ -150,8 +166,14 @@ impl Shared {
         self.keys.as_ref().map_or(Ok(()), |keys| keys.keep(needed))
     }
 
-    /// The keys of what this run has made or brought, and of which no replica is left, are forgotten.
+    /// The keys of what this run has made or brought, and of which no replica is left, are forgotten. Of several worlds the one without
+    /// nodes forgets those of parts that nothing describes any more: such as an attempt has begun that was not to be.
     pub(crate) fn forget_own_keys(&self) -> Result<(), Failure> {
+        match &self.own {
+            Own::All => {}
+            Own::Some(_) if self.is_home() => return self.forget_keys(),
+            Own::Some(_) => return Ok(()),
+        }
         let known = self.parts.lock().ok();
         let known: Vec<StoreKey> = known.map_or_else(Vec::new, |parts| {
             parts.values().map(|(_, key)| key.clone()).collect()
@@ -165,11 +187,21 @@ impl Shared {
     /// Whether there is a replica of a part, or a beginning of one.
     fn is_somewhere(&self, part: &StoreKey) -> bool {
         let there = |path: PathBuf| path.symlink_metadata().is_ok();
+        // While an object store does not say, it may be there.
+        let outside = |path: PathBuf| self.is_there(&path).unwrap_or(true);
         let on = |(spot, ..): (Spot, _, _)| {
             let dir = self.tier_dir(spot);
             dir.is_ok_and(|d| there(d.part(part)) || there(d.incoming().join(&part.0)))
         };
-        self.own_tiers().any(on) || self.drained(part).is_ok_and(there)
+        self.own_tiers().any(on) || self.drained(part).is_ok_and(outside)
+    }
+
+    /// Whether the folder of a replica is there.
+    pub(crate) fn is_there(&self, replica: &Path) -> Result<bool, Failure> {
+        match is_object(replica) {
+            true => is_there(replica, &self.workspace, &*self.mover),
+            false => Ok(is_folder(replica)),
+        }
     }
 
     /// What a replica of a part of this dataset takes on a tier.
@@ -238,7 +270,7 @@ impl Shared {
         let external = self.workflow.external.as_deref().ok_or_else(|| {
             failure(
                 FailureKind::Io,
-                "the workflow has no `external` folder to drain to; add `external = DIR` at its top",
+                "the workflow has no `external` to drain to; add `external = DIR` at its top",
             )
         })?;
         Ok(drained_part(external, &self.workspace, key))

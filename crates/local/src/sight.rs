@@ -11,6 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use tarn_base::hash::Hash;
 use tarn_base::nodes::{Look, Sight};
+use tarn_base::object::is_object;
 use tarn_base::workflow::Workflow;
 
 /// Bytes of a word that are read.
@@ -63,7 +64,7 @@ impl Sights {
         let folder = workflow.folder.display();
         place(format!("the workflow's folder ({folder})"));
         this.written("the workflow's folder".into(), &workflow.folder);
-        if let Some(external) = &workflow.external {
+        if let Some(external) = workflow.external.as_deref().filter(|e| !is_object(e)) {
             let folder = external.display();
             place(format!("the external store (`external`, {folder})"));
             this.written("the external store (`external`)".into(), external);
@@ -77,6 +78,7 @@ impl Sights {
             let beside = dataset
                 .dest
                 .as_deref()
+                .filter(|dest| !is_object(dest))
                 .and_then(|dest| match dest.is_symlink() {
                     true => Some(dest.join("..")),
                     false => dest.parent().map(Path::to_path_buf),
@@ -292,6 +294,7 @@ mod tests {
             folder: folder.join("flow"),
             external: Some(folder.join("store/not/yet")),
             erase: false,
+            partitions: Vec::new(),
             data: vec![
                 dataset("raw", Some("in"), None),
                 dataset("one", Some("file"), None),

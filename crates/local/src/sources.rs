@@ -3,7 +3,7 @@
 mod memory;
 
 use crate::shared::Shared;
-use crate::store::{alike, failure, write_manifests};
+use crate::store::{alike, failure, hash_of, write_manifests};
 use memory::{Files, Stamp};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,6 +16,7 @@ use tarn_base::hash::{Hash, Hasher};
 use tarn_base::id::DataId;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::merge;
+use tarn_base::object::{ObjectUrl, is_object};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_ports::Control;
 
@@ -65,17 +66,20 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
             format!("dataset `{}` has no source", dataset.name),
         )
     })?;
-    check_source(&dataset.name, source)?;
+    if !is_object(source) {
+        check_source(&dataset.name, source)?;
+    }
     let now = wall_clock();
     let root = resolve(source);
     let mut tree = shared.mover.list(&root, control)?;
     let stamps = stamps(&root, &tree);
+    let said: Vec<Option<Hash>> = tree.entries.iter().map(hash_of).collect();
     let file = memory_file(shared, &dataset.name);
     let touched = fill_hashes(&mut tree, &stamps, &file, &root);
     if shared.reusable.load(Ordering::Relaxed) {
         look_again(shared, data, &mut tree, &touched, control);
     }
-    let signature = signature(shared, source, &tree, &stamps, now);
+    let signature = signature(shared, source, &tree, (&stamps, &said), now);
     let parts = merge::partition(&tree, dataset.partition, dataset.scatter.as_ref())
         .map_err(|e| failure(FailureKind::Io, format!("dataset `{}`: {e}", dataset.name)))?;
     if parts.len() > tarn_base::bounds::MAX_PARTS {
@@ -169,12 +173,30 @@ fn deepest_existing(path: &Path) -> String {
 
 /// What tells a changed file from one that looks the same; `None` for what is no file.
 fn stamps(root: &Path, tree: &Manifest) -> Vec<Option<Stamp>> {
-    let folder = root.is_dir();
+    let folder = is_tree(root);
     let stamp = |e: &tarn_base::manifest::Entry| match e.kind {
+        // An object's content has a time of its own, or its hash is known.
+        EntryKind::File { .. } if is_object(root) => Some(Stamp::OBJECT),
         EntryKind::File { .. } => Stamp::of(&on_disk(root, folder, &e.path)),
         _ => None,
     };
     tree.entries.iter().map(stamp).collect()
+}
+
+/// Whether a source is more than one file.
+fn is_tree(root: &Path) -> bool {
+    match ObjectUrl::of(root) {
+        Some(url) => url.is_ok_and(|url| url.is_tree()),
+        None => root.is_dir(),
+    }
+}
+
+/// What changes after this can change unseen: of an object nothing can.
+fn settled_before(root: &Path, now: i64) -> i64 {
+    match is_object(root) {
+        true => i64::MAX,
+        false => now.saturating_sub(RACY),
+    }
 }
 
 /// Where a source has an entry; a source that is one file is that entry.
@@ -190,15 +212,15 @@ fn signature(
     shared: &Shared,
     source: &Path,
     tree: &Manifest,
-    stamps: &[Option<Stamp>],
+    (stamps, said): (&[Option<Stamp>], &[Option<Hash>]),
     now: i64,
 ) -> Hash {
     let mut h = Hasher::new();
     h.field(shared.workspace.as_bytes())
         .field(source.as_os_str().as_encoded_bytes());
-    let young = now.saturating_sub(RACY);
+    let young = settled_before(source, now);
     let mut racy = false;
-    for (e, stamp) in tree.entries.iter().zip(stamps) {
+    for ((e, stamp), said) in tree.entries.iter().zip(stamps).zip(said) {
         let (kind, size) = match &e.kind {
             EntryKind::Directory => (0, 0),
             EntryKind::File { size, .. } => (1, *size),
@@ -217,6 +239,9 @@ fn signature(
         }
         if let Some(s) = stamp {
             h.field(&s.changed.to_le_bytes()).number(s.inode);
+        }
+        if let Some(hash) = said {
+            h.field(&hash.0.to_le_bytes());
         }
     }
     if racy {
@@ -256,7 +281,9 @@ fn fill_hashes(
         else {
             continue;
         };
-        if same {
+        if hash.is_some() {
+            continue;
+        } else if same {
             *hash = Some(*known);
         } else if size == once {
             touched.push((at, *known));
@@ -285,7 +312,7 @@ fn look_again(
     let Some(root) = source.map(resolve) else {
         return;
     };
-    let folder = root.is_dir();
+    let folder = is_tree(&root);
     let began = wall_clock();
     let mut read = Manifest::default();
     for (at, known) in touched {
@@ -338,7 +365,7 @@ pub(crate) fn remember(shared: &Shared, data: DataId, manifest: &Manifest, began
         return;
     };
     let stamps = stamps(&root, manifest);
-    let young = began.saturating_sub(RACY);
+    let young = settled_before(&root, began);
     let files = manifest.entries.iter().zip(stamps);
     let read = files.filter(|(e, _)| matches!(e.kind, EntryKind::File { .. }));
     let read = read.map(|(e, stamp)| {

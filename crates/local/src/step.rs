@@ -239,16 +239,27 @@ fn lead(
     }
     let names: Vec<String> = team.members.iter().map(|m| m.name().to_owned()).collect();
     let hosts = env::hostfile(step, &names);
-    team.each(&Task::Prepare { hosts })?;
-    usage.prepare = nanos(began);
-    if handle.stop.asked() {
-        return Err(failure(FailureKind::Cancelled, "stopped before it started"));
-    }
-    shared
-        .progress
-        .step(run.instance, run.attempt, Phase::Running);
     let limit = step.time.map(Duration::from_nanos);
-    let (outcome, used) = execute_on(of, team, limit);
+    let (outcome, used) = loop {
+        let hosts = hosts.clone();
+        team.each(&Task::Prepare { hosts })?;
+        usage.prepare = nanos(began);
+        if handle.stop.asked() {
+            return Err(failure(FailureKind::Cancelled, "stopped before it started"));
+        }
+        shared
+            .progress
+            .step(run.instance, run.attempt, Phase::Running);
+        match execute_on(of, team, limit) {
+            // There are two at most, and then it begins anew.
+            (Outcome::NotRestored(why), _) => team.each(&Task::Discard { why })?,
+            ended => break ended,
+        };
+        shared
+            .progress
+            .step(run.instance, run.attempt, Phase::Preparing);
+        team.each(&Task::Start)?;
+    };
     *leaving = team.leaving();
     usage.wall = used.wall;
     usage.user = used.user;
@@ -341,7 +352,7 @@ fn judge(
             FailureKind::Cancelled,
             "it was stopped because the run ends; nothing it wrote was kept",
         )),
-        Outcome::Broken(why) => inputs.and(Err(failure(FailureKind::Launch, format!("{why}; {fate}")))),
+        Outcome::Broken(why) | Outcome::NotRestored(why) => inputs.and(Err(failure(FailureKind::Launch, format!("{why}; {fate}")))),
     }
 }
 

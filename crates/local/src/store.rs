@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::event::{Failure, FailureKind};
+use tarn_base::hash::Hash;
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
 
 /// The unit in which file systems give out space (tmpfs, ext4 and xfs by default).
@@ -200,16 +201,28 @@ pub(crate) fn stored_estimate(manifest: &Manifest) -> u64 {
         .saturating_mul(BLOCK)
 }
 
-/// The same of a replica whose files are sealed: there are no holes, and each has a header and proofs.
+/// The same of a replica whose files are sealed.
 pub(crate) fn sealed_estimate(manifest: &Manifest) -> u64 {
+    stored_estimate(&sealed(manifest))
+}
+
+/// A tree whose files are sealed, as one of files: there are no holes, and each has a header and proofs.
+pub(crate) fn sealed(manifest: &Manifest) -> Manifest {
     let mut sealed = manifest.clone();
     for entry in &mut sealed.entries {
-        if let EntryKind::File { size, extents, .. } = &mut entry.kind {
+        if let EntryKind::File {
+            size,
+            extents,
+            hash,
+            ..
+        } = &mut entry.kind
+        {
             *size = tarn_seal::file::sealed_len(*size).unwrap_or(u64::MAX);
             *extents = Box::default();
+            *hash = None;
         }
     }
-    stored_estimate(&sealed)
+    sealed
 }
 
 /// Gives a listed sealed file the size of its content; one that cannot be sealed has none that anything has.
@@ -234,6 +247,14 @@ pub(crate) fn first_difference(listed: &Manifest, manifest: &Manifest) -> Option
         &manifest.entries
     };
     longer.get(a.min(b)).map(name)
+}
+
+/// The hash of a file that is known.
+pub(crate) fn hash_of(entry: &Entry) -> Option<Hash> {
+    match entry.kind {
+        EntryKind::File { hash, .. } => hash,
+        _ => None,
+    }
 }
 
 /// Whether two entries agree in all that can be seen without reading contents.

@@ -1,12 +1,16 @@
 //! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
 
+use crate::drained::{self, remove_drained};
 use crate::inventory::{HELPER_NOTE, end_leftovers, entries, is_protected, protected_places};
 use crate::kept;
 use crate::ledger::vacate;
+use crate::lent::{self, Idle};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use tarn_base::event::Failure;
 use tarn_base::layout::TierDir;
 use tarn_base::nodes::Swept;
+use tarn_base::object::is_object;
 use tarn_ports::{Mover, MoverError};
 
 struct Sweep<'a> {
@@ -27,8 +31,23 @@ pub fn sweep(
     protected: &BTreeSet<PathBuf>,
     mover: &dyn Mover,
 ) -> Swept {
-    let mut sweep = Sweep::new(protected, kept::memory(workspace), mover);
-    for root in roots {
+    let lent = roots
+        .iter()
+        .flat_map(|root| lent::idle(root, Some(workspace)));
+    let lent: Vec<Idle> = lent.collect();
+    let bricks: Vec<PathBuf> = lent.iter().map(Idle::brick).collect();
+    // Who borrowed it knew what lies there by another path with the same end: workspace, node, `parts`, key.
+    let end = |p: &PathBuf| {
+        p.iter()
+            .skip(p.iter().count().saturating_sub(4))
+            .collect::<PathBuf>()
+    };
+    let there = bricks
+        .iter()
+        .flat_map(|b| protected.iter().map(|p| b.join(end(p))));
+    let protected: BTreeSet<PathBuf> = protected.iter().cloned().chain(there).collect();
+    let mut sweep = Sweep::new(&protected, kept::memory(workspace), mover);
+    for root in roots.iter().chain(&bricks) {
         let mut freed = 0;
         for node in entries(&root.join(workspace)) {
             // Where steps see their data is no node's folder; it is empty, and goes with the rest.
@@ -42,18 +61,54 @@ pub fn sweep(
             sweep.swept.trouble.push(problem);
         }
     }
+    lent.into_iter().for_each(Idle::settle);
     sweep.staged();
     sweep.swept
 }
 
 /// Removes what was drained to this area of the external store, but for the `protected` folders. Only for who holds the
 /// workspace's run lock.
-pub fn sweep_drained(area: &Path, protected: &BTreeSet<PathBuf>, mover: &dyn Mover) -> Swept {
+pub fn sweep_drained(
+    area: &Path,
+    workspace: &str,
+    protected: &BTreeSet<PathBuf>,
+    mover: &dyn Mover,
+) -> Swept {
+    if is_object(area) {
+        return sweep_objects(area, workspace, protected, mover);
+    }
     let mut sweep = Sweep::new(protected, PathBuf::new(), mover);
     sweep.parts(area);
     // It goes when nothing is left in it.
     let _ = std::fs::remove_dir(area);
     sweep.swept
+}
+
+/// The same in an object store.
+fn sweep_objects(
+    area: &Path,
+    workspace: &str,
+    protected: &BTreeSet<PathBuf>,
+    mover: &dyn Mover,
+) -> Swept {
+    let mut swept = Swept::default();
+    let all = drained::entries(area, mover).unwrap_or_else(|Failure { message, .. }| {
+        swept.trouble.push(message);
+        // What cannot be seen may be there.
+        let outside = protected.iter().filter(|p| is_object(p));
+        outside.cloned().collect()
+    });
+    for part in all {
+        if protected.contains(&part) {
+            swept.left.push(part);
+            continue;
+        }
+        match remove_drained(&part, workspace, mover) {
+            Ok(()) => swept.removed.push(part),
+            Err(Failure { message, .. }) => swept.trouble.push(message),
+        }
+    }
+    swept
 }
 
 impl<'a> Sweep<'a> {
@@ -158,6 +213,27 @@ mod tests {
         assert!(stays.join("s-0").exists() && !over.exists());
         staged(&BTreeSet::new());
         assert!(!memory.path().exists());
+    }
+
+    #[test]
+    fn what_was_lent_goes_but_for_what_the_borrower_is_to_keep() {
+        let tier = tempfile::tempdir().unwrap();
+        let loan = tier.path().join("lent/w-1/n2");
+        let parts = loan.join("brick/w-1/n2/parts");
+        for key in ["gone", "kept"] {
+            fs::create_dir_all(parts.join(key)).unwrap();
+            fs::write(parts.join(key).join("file"), "x").unwrap();
+        }
+        let mover = Trees::new();
+        let roots = BTreeSet::from([tier.path().to_path_buf()]);
+        let kept = BTreeSet::from([PathBuf::from("/elsewhere/w-1/n2/parts/kept")]);
+        sweep("w-2", &roots, &BTreeSet::new(), &mover);
+        assert!(parts.join("gone").exists(), "another workspace's");
+        let swept = sweep("w-1", &roots, &kept, &mover);
+        assert!(swept.trouble.is_empty(), "{swept:?}");
+        assert!(parts.join("kept/file").exists() && !parts.join("gone").exists());
+        sweep("w-1", &roots, &BTreeSet::new(), &mover);
+        assert!(!tier.path().join("lent").exists());
     }
 
     #[test]

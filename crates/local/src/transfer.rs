@@ -1,9 +1,12 @@
 //! Carrying out a transfer or an eviction: from the engine's words to the mover's.
 
 use crate::dests;
+use crate::drained::remove_drained;
 use crate::shared::Shared;
 use crate::sources::{forget, remember, resolve, wall_clock};
-use crate::store::{failure, io_failure, make_folder, stored_estimate, warn, write_manifests};
+use crate::store::{
+    failure, hash_of, io_failure, make_folder, sealed, stored_estimate, warn, write_manifests,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +14,12 @@ use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
 use tarn_base::id::Spot;
 use tarn_base::layout::source_part;
-use tarn_base::manifest::{Entry, EntryKind, Manifest};
-use tarn_base::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer};
-use tarn_ports::{Arrivals, Control, CopyJob, CopyReport, CopySource, MoverError, Peers};
+use tarn_base::manifest::{EntryKind, Manifest};
+use tarn_base::object::is_object;
+use tarn_base::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer, Verify};
+use tarn_ports::{
+    Arrivals, Control, CopyJob, CopyReport, CopySource, Delivery, MoverError, Over, Peers,
+};
 
 /// After its last byte was read, a copy that is read while it arrives is verified and published within so long.
 const WHOLE: Duration = Duration::from_secs(60);
@@ -164,6 +170,12 @@ fn one(
     arrivals: Option<Arc<dyn Arrivals>>,
     control: &Control,
 ) -> Result<(u64, Hash, u64), Broken> {
+    if t.to == Place::Drained {
+        let dest = shared.drained(&part.key)?;
+        if is_object(&dest) {
+            return drained(shared, t, part, &dest, control);
+        }
+    }
     let mut claim = match t.to {
         Place::Node(spot) => {
             let bytes = shared.estimate(t.data, &part.manifest);
@@ -175,7 +187,7 @@ fn one(
     let seal = shared.new_key(t.data, &part.key)?;
     let began = wall_clock();
     let job = CopyJob {
-        sources: vec![source_of(shared, part)?],
+        sources: Vec::new(),
         // It can be there only from a transfer whose end was not recorded: its key is its own.
         replace: dest.exists(),
         dest: dest.clone(),
@@ -184,10 +196,11 @@ fn one(
         sync: t.to == Place::Drained,
         rate: rate(shared, &part.order.from, &t.to),
         latency: latency(shared, &part.order.from, &t.to),
-        arrivals: arrivals.filter(|_| seal.is_none()),
+        arrivals,
         seal,
     };
-    let report = copy(shared, std::slice::from_mut(part), job, control)
+    let run = by(shared, &job, control);
+    let report = copy(shared, std::slice::from_mut(part), &run)
         .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
     let manifest = report.manifests.into_iter().next().unwrap_or_default();
     if matches!(part.order.from, Place::Node(_)) && part.manifest.hash().is_none() {
@@ -201,6 +214,66 @@ fn one(
     Ok((report.bytes, hash, stored))
 }
 
+/// Makes one replica that is a tree of an object store.
+fn drained(
+    shared: &Shared,
+    t: &Transfer,
+    part: &mut Moving<'_>,
+    dest: &Path,
+    control: &Control,
+) -> Result<(u64, Hash, u64), Broken> {
+    let began = wall_clock();
+    let mut job = delivery(shared, t, &part.order.from, dest);
+    let seal = shared.key(t.data, &part.key)?;
+    if seal.is_some() {
+        // All of it is read again below.
+        job.verify = Verify::Copy;
+    }
+    let (report, manifest) = match &seal {
+        None => {
+            let report = copy(
+                shared,
+                std::slice::from_mut(part),
+                &put_by(shared, &job, control),
+            )
+            .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
+            let manifest = report.manifests.first().cloned().unwrap_or_default();
+            (report, manifest)
+        }
+        // The files go as they lie; that they hold what they must is seen when they are opened there.
+        Some(key) => {
+            let lies = CopySource {
+                manifest: Some(sealed(&part.manifest)),
+                sealed: None,
+                ..source_of(shared, part)?
+            };
+            let report = put_by(shared, &job, control)(vec![lies])
+                .map_err(|e| meaning(shared, std::slice::from_ref(part), e))?;
+            let opened = shared.mover.digest_sealed(dest, key, control);
+            let opened = opened.map_err(|e| Broken::of(part.order.part, e.failure))?;
+            (report, opened)
+        }
+    };
+    if part.manifest.hash().is_none() && matches!(part.order.from, Place::Node(_)) {
+        agrees(shared, part, &manifest, control)?;
+    }
+    if seal.is_some() && manifest.hash() != part.manifest.hash() {
+        let what = "what was put there does not hold what the part must hold";
+        return Err(Broken::of(
+            part.order.part,
+            failure(FailureKind::Corrupt, what),
+        ));
+    }
+    let manifest = match &seal {
+        // The store knows the sizes of what is sealed.
+        Some(_) => part.manifest.clone(),
+        None => manifest,
+    };
+    let stored = stored_estimate(&manifest);
+    let hash = settle(shared, part, manifest, began, &t.to)?;
+    Ok((report.bytes, hash, stored))
+}
+
 /// To a folder of the external store: one tree of all parts.
 fn whole(
     shared: &Shared,
@@ -209,6 +282,9 @@ fn whole(
     dest: &Path,
     control: &Control,
 ) -> Result<Done, Broken> {
+    if is_object(dest) {
+        return put(shared, t, parts, dest, control);
+    }
     let dataset = shared.dataset(t.data)?;
     let manifests: Vec<_> = parts.iter().map(|p| &p.manifest).collect();
     let intent = dests::Intent::declare(shared, &dataset.name, dest, &manifests, control)?;
@@ -218,6 +294,51 @@ fn whole(
             intent.abandon(&*shared.mover);
             Err(broken)
         }
+    }
+}
+
+/// To a tree of an object store, which holds what it is about to be given, so that no intent is noted.
+fn put(
+    shared: &Shared,
+    t: &Transfer,
+    parts: &mut [Moving<'_>],
+    dest: &Path,
+    control: &Control,
+) -> Result<Done, Broken> {
+    let began = wall_clock();
+    let job = delivery(shared, t, &Place::Source, dest);
+    let report = copy(shared, parts, &put_by(shared, &job, control))
+        .map_err(|e| meaning(shared, parts, e))?;
+    dests::delivered(shared, dest, control)?;
+    settled(shared, t, parts, report, began)
+}
+
+/// What is put into an object store for a transfer.
+fn delivery(shared: &Shared, t: &Transfer, from: &Place, dest: &Path) -> Delivery {
+    Delivery {
+        sources: Vec::new(),
+        dest: dest.to_path_buf(),
+        single: false,
+        owner: shared.workspace.clone(),
+        over: Over::Own,
+        verify: t.verify,
+        rate: rate(shared, from, &t.to),
+        latency: latency(shared, from, &t.to),
+    }
+}
+
+/// Has sources put as this job says.
+fn put_by<'a>(
+    shared: &'a Shared,
+    job: &'a Delivery,
+    control: &'a Control,
+) -> impl Fn(Vec<CopySource>) -> Result<CopyReport, MoverError> + 'a {
+    move |sources| {
+        let job = Delivery {
+            sources,
+            ..job.clone()
+        };
+        shared.mover.deliver(&job, control)
     }
 }
 
@@ -231,10 +352,7 @@ fn deliver(
 ) -> Result<(Done, Vec<Manifest>), Broken> {
     let began = wall_clock();
     let job = CopyJob {
-        sources: parts
-            .iter()
-            .map(|p| source_of(shared, p))
-            .collect::<Result<_, _>>()?,
+        sources: Vec::new(),
         dest: intent.ready().to_path_buf(),
         staging: intent.staging().to_path_buf(),
         replace: false,
@@ -245,32 +363,63 @@ fn deliver(
         arrivals: None,
         seal: None,
     };
-    let report = copy(shared, parts, job, control).map_err(|e| meaning(shared, parts, e))?;
+    let report =
+        copy(shared, parts, &by(shared, &job, control)).map_err(|e| meaning(shared, parts, e))?;
+    intent.publish(&*shared.mover)?;
+    let manifests = report.manifests.clone();
+    Ok((settled(shared, t, parts, report, began)?, manifests))
+}
+
+/// All parts have arrived as one tree.
+fn settled(
+    shared: &Shared,
+    t: &Transfer,
+    parts: &[Moving<'_>],
+    report: CopyReport,
+    began: i64,
+) -> Result<Done, Broken> {
     if report.manifests.len() != parts.len() {
         let why = "the mover reported fewer trees than it was given";
         return Err(failure(FailureKind::Io, why).into());
     }
-    intent.publish(&*shared.mover)?;
+    let stored = report.manifests.iter().map(stored_estimate).collect();
     let mut hashes = Vec::new();
-    for (part, manifest) in parts.iter().zip(&report.manifests) {
-        hashes.push(settle(shared, part, manifest.clone(), began, &t.to)?);
+    for (part, manifest) in parts.iter().zip(report.manifests) {
+        hashes.push(settle(shared, part, manifest, began, &t.to)?);
     }
-    let done = Done {
+    Ok(Done {
         bytes: report.bytes,
         hashes,
-        stored: report.manifests.iter().map(stored_estimate).collect(),
-    };
-    Ok((done, report.manifests))
+        stored,
+    })
+}
+
+/// Has sources copied as this job says.
+fn by<'a>(
+    shared: &'a Shared,
+    job: &'a CopyJob,
+    control: &'a Control,
+) -> impl Fn(Vec<CopySource>) -> Result<CopyReport, MoverError> + 'a {
+    move |sources| {
+        let job = CopyJob {
+            sources,
+            ..job.clone()
+        };
+        shared.mover.copy(&job, control)
+    }
 }
 
 /// A source is what it is now: where its content differs from what an earlier run remembered, it is read anew.
 fn copy(
     shared: &Shared,
     parts: &mut [Moving<'_>],
-    mut job: CopyJob,
-    control: &Control,
+    run: &dyn Fn(Vec<CopySource>) -> Result<CopyReport, MoverError>,
 ) -> Result<CopyReport, MoverError> {
-    let first = shared.mover.copy(&job, control);
+    let sources = |parts: &[Moving<'_>]| {
+        let sources: Result<_, Failure> = parts.iter().map(|p| source_of(shared, p)).collect();
+        sources.map_err(|f| MoverError::new(f.kind, f.message))
+    };
+    let first = run(sources(parts)?);
     let remembered = |p: &Moving<'_>| {
         p.order.from == Place::Source && p.manifest.entries.iter().any(|e| hash_of(e).is_some())
     };
@@ -286,19 +435,9 @@ fn copy(
                     }
                 }
             }
-            let sources = parts.iter().map(|p| source_of(shared, p));
-            let sources: Result<_, Failure> = sources.collect();
-            job.sources = sources.map_err(|f| MoverError::new(f.kind, f.message))?;
-            shared.mover.copy(&job, control)
+            run(sources(parts)?)
         }
         other => other,
-    }
-}
-
-fn hash_of(entry: &Entry) -> Option<Hash> {
-    match entry.kind {
-        EntryKind::File { hash, .. } => hash,
-        _ => None,
     }
 }
 
@@ -312,7 +451,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
             as_entry: None,
             manifest: Some(part.manifest.clone()),
             only: None,
-            sealed: None,
+            sealed: shared.key(part.order.part.data, &part.key)?,
         });
     }
     let paths = || {
@@ -338,6 +477,8 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
             })?;
             let root = resolve(source);
             match &part.class {
+                // Where an object is, the paths in the manifest say.
+                _ if is_object(&root) => (root, None, None),
                 // A source that is one file.
                 _ if !root.is_dir() => {
                     let name = root.file_name().map(|n| n.to_string_lossy().into_owned());
@@ -495,10 +636,14 @@ fn settle(
 fn meaning(shared: &Shared, parts: &[Moving<'_>], error: MoverError) -> Broken {
     let is_source = |p: &Moving<'_>| p.order.from == Place::Source;
     let vanished = || match parts {
-        [only] if is_source(only) => source_of(shared, only).is_ok_and(|s| !s.root.exists()),
+        [only] if is_source(only) => {
+            source_of(shared, only).is_ok_and(|s| !is_object(&s.root) && !s.root.exists())
+        }
         _ => false,
     };
-    let MoverError { mut failure, tree } = error;
+    let MoverError {
+        mut failure, tree, ..
+    } = error;
     let found = tree.and_then(|at| parts.get(at));
     match failure.kind {
         FailureKind::Io if vanished() => {
@@ -537,12 +682,9 @@ pub(crate) fn take_back(shared: &Shared, at: &Place, key: &StoreKey) {
             shared.ledgers.left(*spot, key);
             Ok(())
         }),
-        Place::Drained => shared.drained(key).and_then(|path| {
-            shared.mover.remove(&path)?;
-            // The area itself goes with its last part; it stays while there are others.
-            let _ = path.parent().map(std::fs::remove_dir);
-            Ok(())
-        }),
+        Place::Drained => shared
+            .drained(key)
+            .and_then(|path| remove_drained(&path, &shared.workspace, &*shared.mover)),
         Place::Source | Place::External(_) => Ok(()),
     };
     let forgotten = removed.and_then(|()| shared.forget_key(key));

@@ -4,10 +4,13 @@ mod nodes;
 
 pub use nodes::leave_tiers;
 
-use crate::kept::{self, CHECKPOINTS};
-use crate::keys::DataKeys;
+use crate::image::able;
+use crate::image::copy::{Copy, unlist};
+use crate::kept::{self, CHECKPOINTS, Kept};
+use crate::keys::{DataKeys, Wrapping};
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
+use crate::lent::Loan;
 use crate::mail::Mail;
 use crate::mate::{Desk, Led};
 use crate::namespaces::{Namespaces, isolation, probe_shared};
@@ -19,7 +22,7 @@ use crate::sockets::Sockets;
 use crate::step::{self, Handle};
 use crate::store::{is_folder, make_folder, warn};
 use crate::writers::{Watchman, Writers};
-use crate::{dests, inventory, sources};
+use crate::{dests, inventory, partitions, sources};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,13 +41,15 @@ use tarn_base::hash::Hash;
 use tarn_base::id::{InstanceId, NodeId, Spot};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Attempt, Own, Waits};
+use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
+use tarn_base::workflow::Checkpoints::Image;
 use tarn_base::workflow::{Dataset, Distribution, Keep, Workflow};
 use tarn_ports::{
-    ChangedSince, Checkpoints, Mates, Meter, Mover, Peers, Progress, World, WorldError,
+    ChangedSince, Checkpoints, MakePartition, Mates, Meter, Mover, Peers, Progress, World,
+    WorldError,
 };
-use tarn_seal::ring::KeyRing;
 use tarn_sys::memory::in_memory;
 
 /// What a local world is made of.
@@ -64,12 +69,14 @@ pub struct Config {
     pub state: StateDir,
     /// What copies, hashes and removes trees.
     pub mover: Arc<dyn Mover>,
-    /// The user's keys; needed where a dataset is encrypted.
-    pub keys: Option<KeyRing>,
+    /// What wraps the keys of data; needed where a dataset is encrypted.
+    pub keys: Option<Wrapping>,
     /// The tarn binary, started again as the helper of each step.
     pub helper_exe: PathBuf,
     /// Asked after an attempt that has failed, of a step that goes on from its checkpoints.
     pub checkpoints: Checkpoints,
+    /// Makes the partitions of steps.
+    pub partitions: MakePartition,
     /// Asked before each attempt: a step whose script has changed since the run began is not what the log says.
     pub changed_since: ChangedSince,
     /// The time at which this world begins: 0, or for a resumed run the last time in its log.
@@ -129,7 +136,8 @@ pub struct Local {
     _watchman: Option<Watchman>,
 }
 
-/// Refuses an encrypted dataset where it would not be kept as one.
+/// Refuses an encrypted dataset where it would not be kept as one. Of the nodes of an allocation it is said with what else they can do
+/// whether steps have namespaces.
 fn encryption(
     dataset: &Dataset,
     own: &Own,
@@ -137,8 +145,9 @@ fn encryption(
     keys: bool,
 ) -> Result<(), WorldError> {
     let why = match (own, isolation, keys) {
-        (Own::Some(_), ..) => "it works on one machine only, not over the nodes of an allocation",
-        (_, Err(why), _) => &format!("what a step sees of it in clear needs namespaces: {why}"),
+        (Own::All, Err(why), _) => {
+            &format!("what a step sees of it in clear needs namespaces: {why}")
+        }
         (.., false) => "you have no key; `tarn key new` makes one",
         _ => return Ok(()),
     };
@@ -170,12 +179,17 @@ impl Local {
             .clone()
             .map(drop)
             .and_then(|()| one_namespace(&config));
+        let imaging = wants_images(&config.workflow).map(|alone| able(&config, &found, alone));
         let encrypted = config.workflow.data.iter().find(|d| d.encrypt);
         if let Some(dataset) = encrypted {
             encryption(dataset, &config.own, &found, config.keys.is_some())?;
         }
         let keys = config.keys.filter(|_| encrypted.is_some());
         let keys = keys.map(|k| DataKeys::new(&config.state, &config.workspace, k));
+        if let (Some(keys), Own::Some(_)) = (&keys, &config.own) {
+            let handed = keys.hand_over();
+            handed.map_err(|e| world_error("keys cannot be made ready for nodes", &e))?;
+        }
         let (sender, deliveries) = channel();
         let sockets = Sockets::of(&config.cluster, &config.own);
         let shared = Arc::new(Shared {
@@ -191,16 +205,19 @@ impl Local {
             keys,
             helper: config.helper_exe,
             checkpoints: config.checkpoints,
+            partitions: config.partitions,
             changed_since: config.changed_since,
             meter: config.meter,
             isolation: found.clone().unwrap_or(Isolation::Group),
             multi_node: found.map(drop),
             one_namespace,
+            imaging,
             addresses: config.addresses,
             caller_env: config.caller_env,
             ledgers,
             progress: Progress::default(),
             remembered: Mutex::default(),
+            copied: Mutex::default(),
             parts: Mutex::default(),
             hashes: Mutex::new(known_hashes(&config.prior)),
             reusable: AtomicBool::new(!config.prior.is_empty()),
@@ -254,6 +271,13 @@ impl Local {
     /// Makes the next, or a blocked, [`World::next`] return [`Event::Timer`], from any thread. [`World::poll`] swallows it.
     pub fn nudge(&self) -> Nudge {
         Nudge(self.shared.deliveries.clone())
+    }
+
+    /// What is lent to another node lies in memory that the steps here use too: who holds more of it than was lent may lose it.
+    pub fn lends(&self, loan: &Loan) {
+        if let Some(writer) = loan.writer() {
+            self.shared.writers.add_for_good(writer);
+        }
     }
 
     /// Another node of a step says something about an attempt.
@@ -382,7 +406,8 @@ impl Local {
             Place::Drained => self.shared.drained(key),
             Place::Source | Place::External(_) => return,
         };
-        if !path.is_ok_and(|p| is_folder(&p)) {
+        // What an object store has was looked at, and makes way for nothing.
+        if !path.is_ok_and(|p| is_object(&p) || is_folder(&p)) {
             let at = at.clone();
             let gone = Event::Evicted { part, at };
             self.shared.deliver(Delivery::News(gone));
@@ -444,6 +469,18 @@ impl Local {
                 let at = Place::Node(spot);
                 pool.add(Job::Evict { part, key, at });
             }
+        }
+    }
+
+    /// What was kept at these places, where attempts have looked for it, is removed.
+    fn forget(&self, at: &[Spot], kept: impl Fn(Spot) -> Result<Kept, Failure>) {
+        let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
+        let kept = own.filter_map(|spot| Some((*spot, kept(*spot).ok()?)));
+        // What follows may run there again.
+        let aside = kept.filter_map(|(spot, kept)| kept::set_aside(&self.shared, &kept, spot));
+        let aside = aside.collect();
+        if let Some(pool) = &self.pool {
+            pool.add(Job::Forget(aside));
         }
     }
 
@@ -526,14 +563,21 @@ fn one_namespace(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether one of the steps with images is alone, if there is one.
+fn wants_images(workflow: &Workflow) -> Option<bool> {
+    let restarts = workflow.steps.iter().filter_map(|s| s.restart);
+    let of_images = restarts.filter(|r| r.from == Image);
+    of_images.map(|r| r.alone).reduce(|one, other| one || other)
+}
+
 fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
     let (Isolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
         return Ok(());
     };
     let names = shared.workflow.data.iter().map(|d| d.name.as_str());
-    names
-        .chain([SCRATCH, CHECKPOINTS])
-        .try_for_each(|name| make_folder(&stage.join(name)))
+    let mut names = names.chain([SCRATCH, CHECKPOINTS]);
+    names.try_for_each(|name| make_folder(&stage.join(name)))?;
+    partitions::mount_points(shared).try_for_each(|name| make_folder(&stage.join(name)))
 }
 
 /// The first signal is an event: the engine stops the steps in good order. Any later one kills them, but for
@@ -605,14 +649,34 @@ impl World for Local {
                 }
                 return Ok(());
             }
+            Do::CopyImage {
+                instance,
+                attempt,
+                image,
+                from,
+                to,
+                ..
+            } => Job::Image(Copy {
+                instance: *instance,
+                attempt: *attempt,
+                image: *image,
+                from: *from,
+                to: *to,
+            }),
             Do::Forget { instance, at } => {
-                let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
-                let aside = own.filter_map(|spot| kept::set_aside(&self.shared, *instance, *spot));
-                // What follows may run there again.
-                let aside = aside.collect();
                 if let Some(pool) = &self.pool {
-                    pool.add(Job::Forget(aside));
+                    pool.forgo(*instance);
                 }
+                let kept = |spot| Kept::new(&self.shared, *instance, spot);
+                for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {
+                    unlist(&self.shared, &kept);
+                }
+                self.forget(at, kept);
+                return Ok(());
+            }
+            Do::Discard { key, at, .. } => {
+                let kept = |spot| Kept::named(&self.shared, partitions::beside(key), spot);
+                self.forget(at, kept);
                 return Ok(());
             }
             Do::Reuse { instance, prior } => {

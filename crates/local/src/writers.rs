@@ -103,12 +103,18 @@ impl Writers {
 
     /// Counts a step in until what is returned is dropped.
     pub(crate) fn add(&self, writer: Writer) -> Writing<'_> {
+        let number = self.add_for_good(writer);
+        Writing { of: self, number }
+    }
+
+    /// Counts something in as long as this is there; its number.
+    pub(crate) fn add_for_good(&self, writer: Writer) -> u64 {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
         state.all.insert(number, writer);
         self.changed.notify_all();
-        Writing { of: self, number }
+        number
     }
 
     /// Looks after memory as long as there are writers, on a thread of its own.

@@ -137,9 +137,13 @@ impl Vault for Folder {
         Seen::open(&self.path(name)?)
     }
 
-    fn file(&self, name: &str) -> Result<OwnedFd, MediumError> {
+    fn file(&self, name: &str, writable: bool) -> Result<OwnedFd, MediumError> {
         let path = self.path(name)?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let rights = match writable {
+            true => OFlags::RDWR,
+            false => OFlags::RDONLY,
+        };
+        let flags = rights | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(&path, flags, Mode::empty());
         file.map_err(|e| error("open", &path)(e.into()))
     }

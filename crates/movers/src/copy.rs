@@ -9,7 +9,6 @@ use crate::progress::path_of;
 use crate::publish::{exists, publish, sync};
 use crate::remove::{remove, sweep};
 use crate::resume::{discard, prepare};
-use crate::sealed;
 use crate::target::Target;
 use crate::throttle::Limiter;
 use crate::tree::Tree;
@@ -20,6 +19,7 @@ use std::sync::atomic::Ordering;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::Manifest;
 use tarn_base::merge::merge;
+use tarn_base::object::is_object;
 use tarn_base::part::Verify;
 use tarn_ports::{Control, CopyJob, CopyReport, MoverError};
 
@@ -30,14 +30,25 @@ pub(crate) fn copy(
     threads: usize,
     limiter: Option<Arc<Limiter>>,
 ) -> Result<CopyReport> {
+    if is_object(&job.dest) {
+        let text = format!(
+            "`{}` cannot be made by a rename: it is put into its store",
+            show_path(&job.dest)
+        );
+        return Err(MoverError::new(FailureKind::Io, text));
+    }
     if !job.replace && job.dest.symlink_metadata().is_ok() {
         return Err(exists(&job.dest));
     }
-    sealed::check(job)?;
     let sources = job.sources.iter().enumerate();
     let open = |(at, source)| Tree::of(source).map_err(|e| e.of_source(at));
     let trees = sources.map(open).collect::<Result<Vec<_>>>()?;
     check_conflicts(job, &trees)?;
+    let streams = job
+        .sources
+        .iter()
+        .filter_map(|s| s.peer.as_ref()?.streams());
+    let threads = streams.fold(threads, usize::max);
     let outcome = attempts(job, &trees, control, threads, limiter);
     if let Some(arrivals) = &job.arrivals {
         arrivals.ended(outcome.is_ok());

@@ -33,8 +33,9 @@ pub(crate) enum Content {
     File(OwnedFd),
     /// From this sealed file.
     Sealed(OwnedFd, Box<FileCipher>),
-    /// From the stream of the thread that reads it; with the hash that it must have.
-    Peer(Option<Hash>),
+    /// From the stream of the thread that reads it; with the hash that it must have, and what opens it, if it is sealed and its header
+    /// has come.
+    Peer(Option<Hash>, Option<Box<FileCipher>>),
 }
 
 /// An open source file.
@@ -50,6 +51,14 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// What opens it, if it is sealed.
+    pub(crate) fn cipher(&self) -> Option<&FileCipher> {
+        match &self.from {
+            Content::Sealed(_, cipher) | Content::Peer(_, Some(cipher)) => Some(cipher),
+            Content::File(_) | Content::Peer(_, None) => None,
+        }
+    }
+
     /// What is recorded of it; its path and attributes are taken.
     pub(crate) fn entry(self, hash: Hash, extents: Box<[(u64, u64)]>) -> Entry {
         Entry {
@@ -312,19 +321,11 @@ impl Worker<'_> {
 
     /// Fills the buffer with `len` bytes of a file from `offset` on. One that grows is noticed by its status afterwards.
     pub(crate) fn read(&mut self, source: &Source, offset: u64, len: usize) -> Result<()> {
-        let show = |worker: &Self| worker.job.trees[source.tree as usize].show(&source.path);
-        let fd = match &source.from {
-            Content::File(fd) => fd,
-            Content::Sealed(fd, cipher) => return self.read_sealed(source, (fd, cipher), offset),
-            Content::Peer(_) => {
-                let Some((_, stream)) = &mut self.stream else {
-                    return Err(crate::error::cancelled());
-                };
-                return stream.read(&mut self.buffer[..len]).map_err(|e| {
-                    let message = format!("cannot fetch `{}`: {}", show(self), e.failure.message);
-                    MoverError::new(e.failure.kind, message)
-                });
-            }
+        if let Some(cipher) = source.cipher() {
+            return self.read_sealed(source, cipher, offset);
+        }
+        let Content::File(fd) = &source.from else {
+            return self.take(source, len);
         };
         let fd = self.own.as_ref().unwrap_or(fd);
         let got = read_full(fd, &mut self.buffer[..len], offset)
@@ -332,7 +333,20 @@ impl Worker<'_> {
         if got == len {
             return Ok(());
         }
-        Err(changed(&show(self), "became shorter while it was read"))
+        let path = self.job.trees[source.tree as usize].show(&source.path);
+        Err(changed(&path, "became shorter while it was read"))
+    }
+
+    /// Fills the buffer with the next `len` bytes that a peer sends.
+    pub(crate) fn take(&mut self, source: &Source, len: usize) -> Result<()> {
+        let Some((_, stream)) = &mut self.stream else {
+            return Err(crate::error::cancelled());
+        };
+        stream.read(&mut self.buffer[..len]).map_err(|e| {
+            let path = self.job.trees[source.tree as usize].show(&source.path);
+            let message = format!("cannot fetch `{path}`: {}", e.failure.message);
+            MoverError::new(e.failure.kind, message)
+        })
     }
 
     /// Stores a file whose whole content is in the buffer.
@@ -380,10 +394,10 @@ impl Worker<'_> {
     pub(crate) fn check_unchanged(&mut self, source: &Source, hash: Hash) -> Result<()> {
         let fd = match &source.from {
             Content::File(fd) | Content::Sealed(fd, _) => fd,
-            Content::Peer(promised) if promised.is_none_or(|promised| promised == hash) => {
+            Content::Peer(promised, _) if promised.is_none_or(|promised| promised == hash) => {
                 return Ok(());
             }
-            Content::Peer(_) => {
+            Content::Peer(..) => {
                 let path = self.job.trees[source.tree as usize].show(&source.path);
                 return Err(corrupt(&path, "does not match its hash"));
             }

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use tarn_base::manifest::Entry;
 use tarn_ports::{Control, Watch};
+use tarn_seal::file::stretch;
 
 /// What is done with the files of a tree.
 pub(crate) enum Goal {
@@ -112,11 +113,17 @@ impl<'a> Job<'a> {
             worker.output.found.sort_by(by_path);
             lock(&all).absorb(worker.output);
         };
+        let from_store =
+            |t: &Tree<'_>| matches!(t.origin, Origin::Peer(peer) if peer.streams().is_some());
+        let stack = match self.trees.iter().any(from_store) {
+            true => crate::objects::STACK,
+            false => 256 << 10,
+        };
         std::thread::scope(|scope| {
             for _ in 1..self.useful() {
                 // Where no more threads can be had, fewer do it.
                 let _ = std::thread::Builder::new()
-                    .stack_size(256 << 10)
+                    .stack_size(stack)
                     .spawn_scoped(scope, work);
             }
             work();
@@ -150,11 +157,19 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Tells whoever reads the destination while it grows what is there.
+    /// Tells whoever reads the destination while it grows what is there: these bytes of content.
     pub(crate) fn arrived(&self, path: &[u8], offset: u64, len: u64) {
-        if let Some(arrivals) = self.target().and_then(|t| t.arrivals.as_ref()) {
-            arrivals.arrived(path, offset, len);
+        let Some(target) = self.target() else { return };
+        let Some(arrivals) = &target.arrivals else {
+            return;
+        };
+        if target.seal.is_none() {
+            return arrivals.arrived(path, offset, len);
         }
+        let (from, len) = stretch(offset, len);
+        // The header was written before the first piece.
+        let header = if offset == 0 { from } else { 0 };
+        arrivals.arrived(path, from - header, len + header);
     }
 
     /// The destination, when there is one.

@@ -74,12 +74,22 @@ impl Large {
     fn fd(&self) -> Option<&OwnedFd> {
         match &self.source.from {
             Content::File(fd) | Content::Sealed(fd, _) => Some(fd),
-            Content::Peer(_) => None,
+            Content::Peer(..) => None,
         }
     }
 
     fn chunks(&self) -> u64 {
         content::chunks(self.source.status.size)
+    }
+
+    /// Whether what an earlier attempt has left of it counts. What was asked for before it was known how the file is sealed was asked
+    /// for whole.
+    fn goes_on(&self) -> bool {
+        match &self.sink {
+            Sink::File(_, _, None) => true,
+            Sink::File(_, _, Some(sealing)) => sealing.goes_on && !self.asked,
+            Sink::Nowhere => false,
+        }
     }
 }
 
@@ -161,7 +171,7 @@ impl Worker<'_> {
                 }
                 if from_peer && !large.asked {
                     let chunks = first..all.min(first + GRAIN);
-                    self.ask(&large.source, &large.extents, chunks)?;
+                    self.ask(&large.source, &large.extents, chunks, large.goes_on())?;
                 }
                 claimed.push_back(first);
             }
@@ -272,11 +282,8 @@ impl Worker<'_> {
     /// The hash of a chunk that an earlier attempt has copied.
     fn chunk_there(&self, large: &Large, at: u64) -> Option<ChunkHash> {
         let copied = self.job.target()?.copied(&large.source)?;
-        let ours = match &large.sink {
-            Sink::File(_, _, sealing) => sealing.as_ref().is_none_or(|s| s.goes_on),
-            Sink::Nowhere => false,
-        };
-        copied.chunks.get(&at).copied().filter(|_| ours)
+        let chunk = copied.chunks.get(&at).copied();
+        chunk.filter(|_| large.goes_on())
     }
 
     fn chunk_by_pieces(&mut self, large: &Large, start: u64, len: usize) -> Result<ChunkHash> {

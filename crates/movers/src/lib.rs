@@ -3,7 +3,7 @@
 //! One engine does all of it: [`job`] holds what the threads share, [`scan`] walks trees and gives out files,
 //! [`file`] and [`large`] read, hash and write them in one pass, [`gather`] makes manifests of what was found
 //! and checks what needs the whole; [`sealed`] seals and opens on the way. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
-//! left, [`publish`] makes the result durable and visible. docs/movers.md explains and measures.
+//! left, [`publish`] makes the result durable and visible. [`objects`] are the trees of object stores. docs/movers.md explains and measures.
 
 mod content;
 mod copy;
@@ -16,6 +16,7 @@ mod job;
 mod large;
 mod links;
 mod meta;
+mod objects;
 mod peer;
 mod probe;
 mod progress;
@@ -36,11 +37,17 @@ pub use content::ContentHasher;
 use error::Result;
 use gather::{Against, compare, gather};
 use job::{Goal, Job};
+use objects::Place;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tarn_base::event::FailureKind;
 use tarn_base::key::DataKey;
 use tarn_base::manifest::Manifest;
-use tarn_ports::{Control, CopyJob, CopyReport, Mover, TreeCapabilities};
+use tarn_base::object::is_object;
+use tarn_ports::{
+    Control, CopyJob, CopyReport, CopySource, Delivery, Mover, MoverError, ObjectStore, PeerTree,
+    TreeCapabilities,
+};
 use throttle::{Limiter, Limiters};
 use tree::Tree;
 
@@ -54,6 +61,7 @@ const MAX_THREADS: usize = 256;
 pub struct Trees {
     threads: usize,
     limiters: Limiters,
+    store: Option<Arc<dyn ObjectStore>>,
 }
 
 impl Default for Trees {
@@ -62,6 +70,7 @@ impl Default for Trees {
         Self {
             threads: cores.min(DEFAULT_THREADS),
             limiters: Limiters::default(),
+            store: None,
         }
     }
 }
@@ -77,6 +86,38 @@ impl Trees {
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.clamp(1, MAX_THREADS);
         self
+    }
+
+    /// The same, which reaches places in object stores through this.
+    #[must_use]
+    pub fn with_store(mut self, store: Arc<dyn ObjectStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    fn place(&self, path: &Path) -> Option<Result<Place<'_>>> {
+        objects::place(self.store.as_ref(), path)
+    }
+
+    /// Sources that lie in an object store as such that are fetched; `None` where there are none.
+    fn fetched(
+        &self,
+        sources: &[CopySource],
+        control: &Control,
+    ) -> Result<Option<Vec<CopySource>>> {
+        if !sources.iter().any(|s| is_object(&s.root)) {
+            return Ok(None);
+        }
+        let each = sources
+            .iter()
+            .enumerate()
+            .map(|(at, source)| match self.place(&source.root) {
+                Some(place) => {
+                    objects::fetched(&place?, source, control).map_err(|e| e.of_source(at))
+                }
+                None => Ok(source.clone()),
+            });
+        each.collect::<Result<_>>().map(Some)
     }
 
     /// Threads of each operation; of a copy from a peer each has a stream.
@@ -100,7 +141,68 @@ impl Trees {
         control: &Control,
         limiter: Option<Arc<Limiter>>,
     ) -> Result<CopyReport> {
-        copy::copy(job, control, self.threads, limiter)
+        match self.fetched(&job.sources, control)? {
+            None => copy::copy(job, control, self.threads, limiter),
+            Some(sources) => {
+                let job = CopyJob {
+                    sources,
+                    ..job.clone()
+                };
+                copy::copy(&job, control, self.threads, limiter)
+            }
+        }
+    }
+
+    /// Delivers as [`Mover::deliver`] does, held back by this limiter instead of the job's rate and latency.
+    ///
+    /// # Errors
+    /// As for [`Mover::deliver`].
+    pub fn deliver_limited(
+        &self,
+        job: &Delivery,
+        control: &Control,
+        limiter: Option<Arc<Limiter>>,
+    ) -> Result<CopyReport> {
+        let place = match job.single {
+            true => self.object(&job.dest)?,
+            false => self.dest(&job.dest)?,
+        };
+        let sources = self.fetched(&job.sources, control)?;
+        let sources = sources.as_ref().unwrap_or(&job.sources);
+        let digest = |source: &CopySource| self.digest_source(source, control);
+        objects::deliver(&place, job, sources, limiter, &digest, control)
+    }
+
+    /// What a place in a store holds, which is this, as a tree that is read like a peer's.
+    ///
+    /// # Errors
+    /// When it is no such place.
+    pub fn object_tree(&self, at: &Path, manifest: Manifest) -> Result<Arc<dyn PeerTree>> {
+        Ok(objects::as_peer(&self.object(at)?, manifest))
+    }
+
+    /// A place in a store.
+    fn object(&self, at: &Path) -> Result<Place<'_>> {
+        self.place(at).unwrap_or_else(|| {
+            let text = format!("`{}` is no place in an object store", at.display());
+            Err(MoverError::new(FailureKind::Io, text))
+        })
+    }
+
+    /// A tree of a store, to be put.
+    fn dest(&self, dest: &Path) -> Result<Place<'_>> {
+        let place = self.object(dest)?;
+        Ok(Place {
+            at: place.at.tree(),
+            ..place
+        })
+    }
+
+    fn digest_source(&self, source: &CopySource, control: &Control) -> Result<Manifest> {
+        match &source.sealed {
+            Some(key) => self.digest_sealed(&source.root, key, control),
+            None => self.digest(&source.root, control),
+        }
     }
 
     fn read(
@@ -132,10 +234,17 @@ impl Mover for Trees {
     }
 
     fn list(&self, root: &Path, control: &Control) -> Result<Manifest> {
+        if let Some(place) = self.place(root) {
+            let place = place?;
+            return objects::list(&**place.store, &place.at, control);
+        }
         self.read(root, Goal::List, control).map(|(_, found)| found)
     }
 
     fn digest(&self, root: &Path, control: &Control) -> Result<Manifest> {
+        if let Some(place) = self.place(root) {
+            return objects::digest(&place?, None, control);
+        }
         let goal = Goal::Digest { read_back: false };
         self.read(root, goal, control).map(|(_, found)| found)
     }
@@ -146,12 +255,20 @@ impl Mover for Trees {
         key: &Arc<DataKey>,
         control: &Control,
     ) -> Result<Manifest> {
+        if let Some(place) = self.place(root) {
+            return objects::digest(&place?, Some(key), control);
+        }
         let tree = Tree::open(root)?.sealed_with(Some(key));
         let goal = Goal::Digest { read_back: false };
         self.read_tree(tree, goal, control).map(|(_, found)| found)
     }
 
     fn verify(&self, root: &Path, manifest: &Manifest, control: &Control) -> Result<()> {
+        if self.place(root).is_some() {
+            let same = self.digest(root, control)?.hash() == manifest.hash();
+            let other = || error::corrupt(&root.display().to_string(), "has other content");
+            return same.then_some(()).ok_or_else(other);
+        }
         let (tree, found) = self.read(root, Goal::Digest { read_back: false }, control)?;
         compare(&tree, &found, manifest, Against::Replica)
     }
@@ -162,7 +279,29 @@ impl Mover for Trees {
 
     fn copy(&self, job: &CopyJob, control: &Control) -> Result<CopyReport> {
         let limiter = self.external_limit(job.rate, job.latency);
-        copy::copy(job, control, self.threads, limiter)
+        self.copy_limited(job, control, limiter)
+    }
+
+    fn may_fetch(&self, source: &Path, control: &Control) -> Result<()> {
+        let place = self.object(source)?;
+        objects::is_there(&**place.store, &place.at, control)
+    }
+
+    fn may_deliver(&self, dest: &Path, owner: &str, control: &Control) -> Result<()> {
+        objects::check(&self.dest(dest)?, owner, control)
+    }
+
+    fn deliver(&self, job: &Delivery, control: &Control) -> Result<CopyReport> {
+        let limiter = self.external_limit(job.rate, job.latency);
+        self.deliver_limited(job, control, limiter)
+    }
+
+    fn is_delivered(&self, dest: &Path, owner: &str, control: &Control) -> Result<bool> {
+        objects::is_whole(&self.object(dest)?, owner, control)
+    }
+
+    fn withdraw(&self, dest: &Path, owner: &str, objects: bool, control: &Control) -> Result<()> {
+        objects::withdraw(&self.object(dest)?, owner, objects, control)
     }
 
     fn link_view(&self, roots: &[(PathBuf, Manifest)], dest: &Path) -> Result<()> {

@@ -9,6 +9,7 @@ use crate::job::Pointer;
 use crate::large::{Large, SHARED};
 use crate::meta::Status;
 use crate::scan::{Task, Worker};
+use crate::sealed::header;
 use crate::target::Target;
 use crate::tree::{Origin, special};
 use rustix::fd::{AsFd, OwnedFd};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{Entry, EntryKind};
 use tarn_ports::{MoverError, PeerStream, Piece};
+use tarn_seal::file::stretch;
 use tarn_sys::beneath::split;
 
 /// Files asked for at once: one request of small files.
@@ -121,23 +123,26 @@ impl<'a> Worker<'a> {
         let Some(manifest) = self.job.trees[tree as usize].expected else {
             return Ok(0);
         };
+        let ahead = match &self.job.trees[tree as usize].origin {
+            Origin::Peer(peer) if peer.streams().is_some() => 1,
+            _ => AHEAD_FILES,
+        };
         let mut pieces: Vec<Piece<'a>> = Vec::new();
         let mut ordered = 0;
-        while coming.len() < AHEAD_FILES
-            && (coming.is_empty() || on_their_way + ordered < AHEAD_BYTES)
-        {
+        while coming.len() < ahead && (coming.is_empty() || on_their_way + ordered < AHEAD_BYTES) {
             let Some(index) = files.pop() else { break };
             let entry = &manifest.entries[index as usize];
             let EntryKind::File { size, extents, .. } = &entry.kind else {
                 continue;
             };
             let source = self.remote(tree, entry)?;
+            let extents = self.data_of(tree, extents);
             if let Some(target) = self.job.target()
                 && target.copied(&source).is_some()
             {
                 let (above, _) = self.holder(target, &entry.path)?;
                 if let Some(hash) = self.all_there(target, Some(&above), &source)? {
-                    self.was_there(source, hash, extents.clone());
+                    self.was_there(source, hash, extents.into());
                     continue;
                 }
             }
@@ -145,12 +150,14 @@ impl<'a> Worker<'a> {
                 self.fetch_large(source, extents)?;
                 continue;
             }
-            self.wanted(&source, extents, 0..SHARED, |offset, len| {
-                pieces.push(Piece {
-                    path: &entry.path,
-                    offset,
-                    len,
-                });
+            // How the file is sealed here is not known yet: then all of it is asked for.
+            let goes_on = self.job.target().is_some_and(|t| t.seal.is_none());
+            let path = &*entry.path;
+            if self.job.trees[tree as usize].sealed.is_some() {
+                pieces.push(header(path));
+            }
+            self.wanted(&source, extents, 0..SHARED, goes_on, |offset, len| {
+                pieces.push(Piece { path, offset, len });
             });
             ordered += size;
             coming.push_back(source);
@@ -190,33 +197,56 @@ impl<'a> Worker<'a> {
             links: 1,
             mode: entry.mode,
             size: *size,
-            blocks: if extents.is_empty() {
-                size.div_ceil(512)
-            } else {
-                0
+            blocks: match self.data_of(tree, extents).is_empty() {
+                true => size.div_ceil(512),
+                false => 0,
             },
             mtime: entry.mtime,
         };
         Ok(Source {
             tree,
             path: entry.path.clone(),
-            from: Content::Peer(*hash),
+            from: Content::Peer(*hash, None),
             status,
             xattrs: entry.xattrs.clone(),
             known: None,
         })
     }
 
-    /// The stretches that must be fetched of some chunks of a file: data that no earlier attempt has brought.
+    /// Where a file has data, if it has holes: a sealed one has none, where it lies and where it goes.
+    fn data_of<'e>(&self, tree: u32, extents: &'e [(u64, u64)]) -> &'e [(u64, u64)] {
+        let sealed = self.job.target().is_some_and(|t| t.seal.is_some());
+        match sealed || self.job.trees[tree as usize].sealed.is_some() {
+            true => &[],
+            false => extents,
+        }
+    }
+
+    /// The stretches that must be fetched of some chunks of a file: data that no earlier attempt has brought, if what that has left
+    /// counts.
     fn wanted(
         &self,
         source: &Source,
         extents: &[(u64, u64)],
         chunks: Range<u64>,
+        goes_on: bool,
         mut want: impl FnMut(u64, u64),
     ) {
         let size = source.status.size;
-        let copied = self.job.target().and_then(|t| t.copied(source));
+        let is_sealed = self.job.trees[source.tree as usize].sealed.is_some();
+        let mut want = |offset, len| match is_sealed {
+            true => {
+                let (offset, len) = stretch(offset, len);
+                want(offset, len);
+            }
+            false => want(offset, len),
+        };
+        if is_sealed && size == 0 {
+            // It has a proof all the same.
+            return want(0, 0);
+        }
+        let target = self.job.target().filter(|_| goes_on);
+        let copied = target.and_then(|t| t.copied(source));
         let mut open: Option<(u64, u64)> = None;
         for at in chunks {
             let start = at * CHUNK as u64;
@@ -251,10 +281,11 @@ impl<'a> Worker<'a> {
         source: &Source,
         extents: &[(u64, u64)],
         chunks: Range<u64>,
+        goes_on: bool,
     ) -> Result<()> {
         let mut pieces = Vec::new();
         for at in chunks {
-            self.wanted(source, extents, at..at + 1, |offset, len| {
+            self.wanted(source, extents, at..at + 1, goes_on, |offset, len| {
                 pieces.push(Piece {
                     path: &source.path,
                     offset,
@@ -269,7 +300,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Stores the next file that was asked for.
-    fn receive(&mut self, source: Source) -> Result<()> {
+    fn receive(&mut self, mut source: Source) -> Result<()> {
+        self.unlock(&mut source)?;
         let Some(target) = self.job.target() else {
             return Ok(());
         };
@@ -282,7 +314,7 @@ impl<'a> Worker<'a> {
             && !source.status.may_have_holes()
             && target.copied(&source).is_none()
         {
-            if size > 0 {
+            if size > 0 || source.cipher().is_some() {
                 self.read(&source, 0, size as usize)?;
             }
             return self.small(Some(&above), source);
@@ -293,7 +325,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Begins a file that several threads may fetch.
-    fn fetch_large(&mut self, source: Source, extents: &[(u64, u64)]) -> Result<()> {
+    fn fetch_large(&mut self, mut source: Source, extents: &[(u64, u64)]) -> Result<()> {
         let Some(target) = self.job.target() else {
             return Ok(());
         };
@@ -301,10 +333,15 @@ impl<'a> Worker<'a> {
             limiter.file(self.job.control)?;
         }
         let (above, _) = self.holder(target, &source.path)?;
+        if self.job.trees[source.tree as usize].sealed.is_some() {
+            // A large file is fetched alone: nothing else is on its way on this stream.
+            self.connect(source.tree)?.ask(&[header(&source.path)])?;
+            self.unlock(&mut source)?;
+        }
         let sink = self.sink(Some(&above), &source)?;
         match (&sink, &source.from) {
             // Another source has it: that both are alike is compared by their hashes, without the bytes.
-            (Sink::Nowhere, Content::Peer(Some(hash))) => {
+            (Sink::Nowhere, Content::Peer(Some(hash), _)) => {
                 let (hash, size) = (*hash, source.status.size);
                 self.tally.done += size;
                 self.done(source, hash, extents.into());
@@ -317,7 +354,7 @@ impl<'a> Worker<'a> {
     fn extents_of(&self, source: &Source) -> Box<[(u64, u64)]> {
         let manifest = self.job.trees[source.tree as usize].expected;
         match manifest.and_then(|m| m.find(&source.path)).map(|e| &e.kind) {
-            Some(EntryKind::File { extents, .. }) => extents.clone(),
+            Some(EntryKind::File { extents, .. }) => self.data_of(source.tree, extents).into(),
             _ => Box::default(),
         }
     }

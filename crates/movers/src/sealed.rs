@@ -9,9 +9,8 @@ use crate::target::Target;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use tarn_base::event::FailureKind;
 use tarn_base::key::DataKey;
-use tarn_ports::{CopyJob, MoverError};
+use tarn_ports::{MoverError, Piece};
 use tarn_seal::SealError;
 use tarn_seal::file::{self, ATTEMPT, FileCipher, HEADER, SALT, TRAILER};
 
@@ -47,24 +46,6 @@ impl From<SealError> for Broken {
     fn from(error: SealError) -> Self {
         Self::Seal(error)
     }
-}
-
-/// Refuses what a job cannot do with sealed trees.
-pub(crate) fn check(job: &CopyJob) -> Result<()> {
-    let sealed = |s: &tarn_ports::CopySource| job.seal.is_some() || s.sealed.is_some();
-    let far = job.sources.iter().find(|s| s.peer.is_some() && sealed(s));
-    let why = match far {
-        Some(_) => "a tree on another node is neither sealed nor opened on its way",
-        None if job.seal.is_some() && job.arrivals.is_some() => {
-            "a tree that is sealed cannot be read by others before it is whole"
-        }
-        None => return Ok(()),
-    };
-    let message = format!(
-        "{why}: copy it to `{}` on one node",
-        show(job.dest.as_os_str().as_encoded_bytes())
-    );
-    Err(MoverError::new(FailureKind::Io, message))
 }
 
 /// The cipher of an open sealed file of so many bytes.
@@ -109,6 +90,15 @@ pub(crate) fn read(
     Ok(cipher.open_piece(piece, &mut buffer[..len])?.len())
 }
 
+/// The header of a sealed file that is asked of a peer.
+pub(crate) fn header(path: &[u8]) -> Piece<'_> {
+    Piece {
+        path,
+        offset: 0,
+        len: HEADER as u64,
+    }
+}
+
 fn random<const N: usize>() -> std::result::Result<[u8; N], Errno> {
     let mut bytes = [0; N];
     // So few come whole, or not at all before the machine has any.
@@ -134,12 +124,9 @@ impl Worker<'_> {
         let size = source.status.size;
         let attempt = random().map_err(|e| failed("find random bytes for", e))?;
         // What fits one piece is sealed anew: that it is as it was would have to be kept beside it.
-        let same = match &source.from {
-            Content::Sealed(_, cipher) if size > PIECE as u64 => {
-                Some(cipher.header()).filter(|h| file::key_of(h) == key.id())
-            }
-            _ => None,
-        };
+        let same = source.cipher().filter(|_| size > PIECE as u64);
+        let same = same.map(FileCipher::header);
+        let same = same.filter(|h| file::key_of(h) == key.id());
         let earlier = match there {
             true => file::sealed_len(size).and_then(|len| open(key, fd, len).ok()),
             false => None,
@@ -167,16 +154,61 @@ impl Worker<'_> {
         })))
     }
 
-    /// Reads `len` bytes of content of a sealed file from `offset` on: one piece.
+    /// Takes the header of a peer's sealed file, which is what its stream brings next.
+    pub(crate) fn unlock(&mut self, source: &mut Source) -> Result<()> {
+        let Some(key) = self.job.trees[source.tree as usize].sealed.clone() else {
+            return Ok(());
+        };
+        self.take(source, HEADER)?;
+        let mut header = [0; HEADER];
+        header.copy_from_slice(&self.buffer[..HEADER]);
+        let cipher = FileCipher::open(&key, &header).and_then(|cipher| {
+            match cipher.length() == source.status.size {
+                true => Ok(cipher),
+                false => Err(SealError::Length),
+            }
+        });
+        let cipher = cipher.map_err(|e| self.not_opened(source, e.into()))?;
+        if let Content::Peer(_, opens) = &mut source.from {
+            *opens = Some(Box::new(cipher));
+        }
+        Ok(())
+    }
+
+    /// Reads a piece of a sealed source into the buffer's beginning as it lies there; its bytes with the trailer.
+    fn raw(&mut self, source: &Source, cipher: &FileCipher, piece: u64) -> Result<usize> {
+        let Content::Sealed(fd, _) = &source.from else {
+            let len = cipher.piece_len(piece) + TRAILER;
+            return self.take(source, len).map(|()| len);
+        };
+        let fd = self.own.as_ref().unwrap_or(fd);
+        let raw = read_raw(fd, cipher, piece, &mut self.buffer);
+        raw.map_err(|e| self.not_opened(source, e))
+    }
+
+    /// Opens the piece that is in the buffer; its bytes of content.
+    fn open_raw(
+        &mut self,
+        source: &Source,
+        cipher: &FileCipher,
+        piece: u64,
+        raw: usize,
+    ) -> Result<usize> {
+        let opened = cipher.open_piece(piece, &mut self.buffer[..raw]);
+        let opened = opened.map(|content| content.len());
+        opened.map_err(|e| self.not_opened(source, e.into()))
+    }
+
+    /// Reads the piece of content of a sealed file that begins at `offset`.
     pub(crate) fn read_sealed(
         &mut self,
         source: &Source,
-        (fd, cipher): (&OwnedFd, &FileCipher),
+        cipher: &FileCipher,
         offset: u64,
     ) -> Result<()> {
-        let fd = self.own.as_ref().unwrap_or(fd);
-        let read = read(fd, cipher, offset / PIECE as u64, &mut self.buffer);
-        read.map(drop).map_err(|e| self.not_opened(source, e))
+        let piece = offset / PIECE as u64;
+        let raw = self.raw(source, cipher, piece)?;
+        self.open_raw(source, cipher, piece, raw).map(drop)
     }
 
     /// Why a sealed source cannot be read.
@@ -198,20 +230,14 @@ impl Worker<'_> {
         let mut hasher = content::ChunkHasher::new();
         for offset in (start..start + len as u64).step_by(PIECE) {
             let n = PIECE.min((start + len as u64 - offset) as usize);
-            match &large.source.from {
-                Content::Sealed(fd, cipher) if sealing.as_it_is => {
-                    let fd = self.own.as_ref().unwrap_or(fd);
+            match large.source.cipher() {
+                Some(cipher) if sealing.as_it_is => {
                     let piece = offset / PIECE as u64;
-                    let raw = read_raw(fd, cipher, piece, &mut self.buffer);
-                    let raw = raw.map_err(|e| self.not_opened(&large.source, e))?;
+                    let raw = self.raw(&large.source, cipher, piece)?;
                     self.write_sealed(&large.source, &large.sink, offset, raw)?;
                     // Only a piece that opens is one: nothing of it is published otherwise.
-                    let content = cipher.open_piece(piece, &mut self.buffer[..raw]);
-                    let content = content.map_err(|e| {
-                        let tree = &self.job.trees[large.source.tree as usize];
-                        refused(&tree.show(&large.source.path), e)
-                    })?;
-                    hasher.update(content);
+                    let content = self.open_raw(&large.source, cipher, piece, raw)?;
+                    hasher.update(&self.buffer[..content]);
                 }
                 _ => {
                     self.read(&large.source, offset, n)?;

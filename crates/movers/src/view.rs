@@ -100,12 +100,8 @@ pub(crate) fn clone_job(roots: &[(PathBuf, Manifest)], dest: &Path) -> CopyJob {
     let mut staging = dest.as_os_str().to_os_string();
     staging.push(".cloning");
     let source = |(root, manifest): &(PathBuf, Manifest)| CopySource {
-        root: root.clone(),
-        peer: None,
-        as_entry: None,
         manifest: Some(manifest.clone()),
-        only: None,
-        sealed: None,
+        ..CopySource::of(root.clone())
     };
     CopyJob {
         sources: roots.iter().map(source).collect(),

@@ -7,6 +7,7 @@ mod far;
 mod file;
 mod folder;
 mod here;
+mod lent;
 mod name;
 mod part;
 mod partition;
@@ -15,6 +16,7 @@ mod store;
 mod target;
 
 pub use folder::{Folder, SUFFIX};
+pub use lent::for_step;
 pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;
 pub use target::Serving;

@@ -2,9 +2,12 @@
 
 use crate::folder::{SUFFIX, sound};
 use crate::{Code, Refusal};
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_client::Client;
+use tarn_ports::{STEP_SOCKET, STEP_SPACE};
 use tarn_proto::local::{Kind, Place, TaskSpec};
 
 /// How long tarnd may take to make a partition, or to give it another size: its turn has to come, and memory is cleared.
@@ -86,8 +89,11 @@ impl<'n> InSpace<'n> {
 }
 
 impl InSpace<'_> {
-    /// The tarnd that `$TARN_SOCKET` names.
+    /// The tarnd that `$TARN_SOCKET` names; of what is the step's, that of its run.
     pub(crate) fn tarnd(&self) -> Result<Client, Refusal> {
+        if self.space == STEP_SPACE {
+            return step_tarnd();
+        }
         Client::from_env().map_err(|why| {
             let text = format!(
                 "{}/{} is to be in a dataspace of tarnd (a path begins with / or ./): {}",
@@ -125,6 +131,49 @@ impl InSpace<'_> {
     }
 }
 
+/// The tarnd of the run, which has the pieces of what lies over the nodes of the step open for its programs.
+fn step_tarnd() -> Result<Client, Refusal> {
+    let path = std::env::var_os(STEP_SOCKET).ok_or_else(|| {
+        let text = format!(
+            "{STEP_SOCKET} is not set: only programs of a step over several machines, with a partition that is spread, have pieces of it"
+        );
+        Refusal::new(Code::NotFound, text)
+    })?;
+    Client::connect(path.as_ref(), None)
+}
+
+/// The pieces of a step's partition, in their order, and the bytes of a block if it is spread.
+type OfStep = (Vec<PathBuf>, Option<u64>);
+
+/// A partition of the step that this process belongs to, as its environment says. None for other names than `@step/NAME`.
+pub(crate) fn of_step(path: &Path) -> Option<Result<OfStep, Refusal>> {
+    let name = path.to_str()?.strip_prefix(STEP_SPACE)?.strip_prefix('/')?;
+    Some(sound(name).and_then(pieces))
+}
+
+fn pieces(name: &str) -> Result<OfStep, Refusal> {
+    let refused = |code, why: &str| {
+        let text = format!(
+            "{STEP_SPACE}/{name} is no partition of a step that this program belongs to: {why}"
+        );
+        Err(Refusal::new(code, text))
+    };
+    let names = format!("TARN_PARTITION_{name}");
+    let Some(all) = std::env::var_os(&names) else {
+        return refused(Code::NotFound, &format!("{names} is not set"));
+    };
+    let block = format!("TARN_BLOCK_{name}");
+    let Some(bytes) = std::env::var_os(&block) else {
+        return Ok((vec![all.into()], None));
+    };
+    let Some(bytes) = bytes.to_str().and_then(|bytes| bytes.parse().ok()) else {
+        return refused(Code::Invalid, &format!("{block} is no number of bytes"));
+    };
+    let pieces = all.as_bytes().split(|b| *b == b',');
+    let pieces = pieces.map(|piece| PathBuf::from(OsStr::from_bytes(piece)));
+    Ok((pieces.collect(), Some(bytes)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,7 +192,23 @@ mod tests {
             let why = name(bad).unwrap_err();
             assert_eq!(why.code, Code::Invalid, "{bad:?}: {why}");
         }
+        let step = space(Some("n2"), "@step", "field");
+        assert_eq!(name("n2:@step/field").unwrap(), step);
+        assert!(of_step(Path::new("n2:@step/field")).is_none());
         let folder = Name::of_folder(Path::new("fast/a/")).unwrap();
         assert_eq!(folder, space(None, "fast", "a"));
+    }
+
+    #[test]
+    fn what_is_no_partition_of_a_step_is_named_as_such() {
+        // No step's program runs this.
+        for (path, code) in [
+            ("@step/none", Code::NotFound),
+            ("@step/", Code::Invalid),
+            ("@step/a/b", Code::Invalid),
+        ] {
+            let why = of_step(Path::new(path)).unwrap().unwrap_err();
+            assert_eq!(why.code, code, "{why}");
+        }
     }
 }

@@ -38,6 +38,8 @@ impl Part {
         };
         let tarnd = within.tarnd()?;
         if within.node.is_some_and(|node| node != tarnd.node()) {
+            // It asks by a connection of its own: a step's tarnd answers few at once.
+            drop(tarnd);
             return FarPart::open(path, &within, options).map(Self::There);
         }
         let file = within.file();

@@ -2,7 +2,7 @@
 
 use crate::folder::{Folder, divide};
 use crate::here::read_only;
-use crate::name::Name;
+use crate::name::{Name, of_step};
 use crate::part::Part;
 use crate::store::Store;
 use crate::{Code, Refusal};
@@ -200,6 +200,12 @@ impl Partition {
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged, `NOSPACE` where there is no
     /// memory to map it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
+        let of_step = of_step(path).transpose()?;
+        if let Some((pieces, Some(block))) = of_step {
+            return Self::open_cyclic(&pieces, block, options);
+        }
+        let own = of_step.and_then(|(pieces, _)| pieces.into_iter().next());
+        let path = own.as_deref().unwrap_or(path);
         Ok(Self::one(path, Part::open(path, options)?, options))
     }
 

@@ -42,31 +42,33 @@ impl Serving {
         })
     }
 
-    /// What its requests are done by.
+    /// What its requests are done by. When that goes, the partition is closed, and then `open` is dropped.
     ///
     /// # Errors
     /// When it is used in units, and cannot be opened once more.
-    pub fn target(self) -> Result<Box<dyn Target>, Refusal> {
+    pub fn target(self, open: impl Send + 'static) -> Result<Box<dyn Target>, Refusal> {
         let hands = Now::new(self.0.hands()?, self.0.is_writable());
         Ok(Box::new(Lent {
-            part: self.0,
             hands,
+            part: self.0,
+            _open: open,
         }))
     }
 }
 
-/// An open partition, and what its requests are done by.
-struct Lent {
-    part: HerePart,
+/// An open partition, and what its requests are done by. Dropped in this order.
+struct Lent<T> {
     hands: Now<Hands>,
+    part: HerePart,
+    _open: T,
 }
 
-impl Lent {
+impl<T: Send> Lent<T> {
     /// Does something, once more where the partition has become larger meanwhile.
-    fn done<T>(
+    fn done<V>(
         &mut self,
-        mut once: impl FnMut(&mut Now<Hands>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        mut once: impl FnMut(&mut Now<Hands>) -> Result<V, Failure>,
+    ) -> Result<V, Failure> {
         let result = once(&mut self.hands);
         let before = self.hands.size();
         match result {
@@ -76,7 +78,7 @@ impl Lent {
     }
 }
 
-impl Target for Lent {
+impl<T: Send> Target for Lent<T> {
     fn size(&mut self) -> u64 {
         // One that cannot be looked at is as large as it was.
         let size = self.part.size();

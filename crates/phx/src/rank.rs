@@ -35,7 +35,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_ports::{
-    External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched, Window,
+    Carried, External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched, Window,
 };
 use words::{Call, agree};
 
@@ -226,6 +226,8 @@ pub struct Stats {
     pub last_flush: Duration,
     /// Slots that were passed over, as readers of other programs have pinned what lies there.
     pub pinned: u64,
+    /// Bytes that went to ranks of other nodes and came from there.
+    pub carried: Carried,
 }
 
 /// One of a program's ranks.
@@ -519,6 +521,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
         if let Some(flusher) = &self.shared.flusher {
             flusher.count(&mut stats);
         }
+        stats.carried = self.shared.ranks.carried();
         stats
     }
 

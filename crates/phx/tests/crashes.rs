@@ -146,7 +146,7 @@ impl Vault for Staged {
         self.0.clone().ok_or(MediumError::Taken(0..0))
     }
 
-    fn file(&self, _: &str) -> Result<OwnedFd, MediumError> {
+    fn file(&self, _: &str, _: bool) -> Result<OwnedFd, MediumError> {
         Err(MediumError::Taken(0..0))
     }
 

@@ -6,6 +6,8 @@ pub mod medium;
 pub mod meter;
 pub mod mover;
 pub mod nodes;
+pub mod objects;
+pub mod one_sided;
 pub mod peer;
 pub mod progress;
 pub mod ranks;
@@ -18,11 +20,18 @@ pub use external::{Draft, External};
 pub use journal::{Journal, JournalError, Record};
 pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 pub use meter::{Meter, Metered};
-pub use mover::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, TreeCapabilities};
-pub use nodes::{ChangedSince, Checkpoints, Mates, Nodes, Peers};
+pub use mover::{
+    Control, CopyJob, CopyReport, CopySource, Delivery, Mover, MoverError, Over, Refused,
+    TreeCapabilities,
+};
+pub use nodes::{
+    ChangedSince, Checkpoints, MakePartition, Mates, Nodes, Peers, Pieces, STEP_SOCKET, STEP_SPACE,
+};
+pub use objects::{Found, ObjectBody, ObjectStore, Tags, Upload};
+pub use one_sided::{Hold, OneSided, Open};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;
-pub use ranks::{Host, Ranks, RanksError, Reached};
+pub use ranks::{Carried, Host, Ranks, RanksError, Reached};
 pub use site::SiteWorld;
 pub use track::{TrackError, Watched};
 pub use vault::Vault;

@@ -26,6 +26,20 @@ pub struct CopySource {
     pub sealed: Option<Arc<DataKey>>,
 }
 
+impl CopySource {
+    /// All of a folder of this node, or one file or link, of which nothing more is known.
+    pub fn of(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            peer: None,
+            as_entry: None,
+            manifest: None,
+            only: None,
+            sealed: None,
+        }
+    }
+}
+
 /// Copy trees into one folder that appears whole or not at all.
 #[derive(Debug, Clone)]
 pub struct CopyJob {
@@ -65,6 +79,38 @@ pub struct CopyReport {
     pub lost: Vec<String>,
 }
 
+/// What a delivery may replace and remove of what its destination holds already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// What its owner has put there; all else is a conflict.
+    Own,
+    /// The same, unless it is whole: what an interrupted delivery has left.
+    Unfinished,
+    /// All.
+    All,
+}
+
+/// Put trees into an object store. Every object is whole or absent; the tree is not replaced at once, as a store has no renames.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// What is put, merged. Where a manifest is not known the tree is read for it.
+    pub sources: Vec<CopySource>,
+    /// The tree in the store, as `s3://BUCKET/PREFIX/`.
+    pub dest: PathBuf,
+    /// The sources are a single file, and `dest` is the object that it becomes, as `s3://BUCKET/KEY`.
+    pub single: bool,
+    /// Whose tree it is: objects carry this name.
+    pub owner: String,
+    /// What of what is there makes way.
+    pub over: Over,
+    /// How it is verified: with `Readback` every object is read again and compared.
+    pub verify: Verify,
+    /// Bytes a second, 0 for no limit; emulation of a slow store.
+    pub rate: u64,
+    /// Nanoseconds that every file costs in addition; emulation of a slow store.
+    pub latency: u64,
+}
+
 /// Progress and cancellation, shared with whoever watches.
 #[derive(Debug, Default)]
 pub struct Control {
@@ -94,6 +140,17 @@ pub struct MoverError {
     /// Which of a copy's sources is not what it must be, by its place in the order of the sources; `None` if that is not known, or
     /// if it is not because of one.
     pub tree: Option<usize>,
+    /// What kind of refusal of an object store it is, if it is one that programs tell apart.
+    pub refused: Option<Refused>,
+}
+
+/// Why an object store refuses, where that is more than an I/O error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such bucket, or nothing at that place of it.
+    Missing,
+    /// There are no keys, the store does not take them, or they may not do that.
+    Denied,
 }
 
 impl MoverError {
@@ -105,7 +162,15 @@ impl MoverError {
                 message: message.into(),
             },
             tree: None,
+            refused: None,
         }
+    }
+
+    /// The same, as a store's refusal of this kind.
+    #[must_use]
+    pub fn refused(mut self, why: Refused) -> Self {
+        self.refused = Some(why);
+        self
     }
 
     /// The same of one of the sources, if it is a source that has failed: bytes that are not what they must be, or not there.
@@ -193,6 +258,59 @@ pub trait Mover: Send + Sync {
     /// Fails whole: `dest` is as it was, the sources are untouched.
     fn copy(&self, job: &CopyJob, control: &Control) -> Result<CopyReport, MoverError>;
 
+    /// Whether there is something to be read at a place in an object store. It is not listed for that.
+    ///
+    /// # Errors
+    /// That nothing is there, or why the store cannot be asked.
+    fn may_fetch(&self, source: &Path, _control: &Control) -> Result<(), MoverError> {
+        Err(no_store(source))
+    }
+
+    /// Whether a tree of an object store can be put there: nothing is, or only what carries the owner's name, and this
+    /// process may write.
+    ///
+    /// # Errors
+    /// `Conflict` with the first object that is somebody else's; why the store cannot be used.
+    fn may_deliver(&self, dest: &Path, _owner: &str, _control: &Control) -> Result<(), MoverError> {
+        Err(no_store(dest))
+    }
+
+    /// Puts trees into an object store.
+    ///
+    /// # Errors
+    /// Objects that were replaced stay so; the next delivery goes on from there. No part of an object is ever left.
+    fn deliver(&self, job: &Delivery, _control: &Control) -> Result<CopyReport, MoverError> {
+        Err(no_store(&job.dest))
+    }
+
+    /// Whether a tree of an object store, or a single object, is a delivery of this owner's that came to its end.
+    ///
+    /// # Errors
+    /// When the store does not say.
+    fn is_delivered(
+        &self,
+        dest: &Path,
+        _owner: &str,
+        _control: &Control,
+    ) -> Result<bool, MoverError> {
+        Err(no_store(dest))
+    }
+
+    /// Ends what an unfinished delivery of this owner had under way in an object store, and removes the objects that it has put, if
+    /// `objects`.
+    ///
+    /// # Errors
+    /// When something may still be there.
+    fn withdraw(
+        &self,
+        dest: &Path,
+        _owner: &str,
+        _objects: bool,
+        _control: &Control,
+    ) -> Result<(), MoverError> {
+        Err(no_store(dest))
+    }
+
     /// Makes `dest` a tree that shows the content of `roots` merged, without copying file contents where the
     /// file system allows it (hard links; symbolic links across file systems). For reading only.
     ///
@@ -231,4 +349,10 @@ pub trait Mover: Send + Sync {
     /// # Errors
     /// When it cannot be read.
     fn stored(&self, root: &Path) -> Result<u64, MoverError>;
+}
+
+/// What a mover says that reaches no object store.
+fn no_store(place: &Path) -> MoverError {
+    let message = format!("this mover reaches no object store: {}", place.display());
+    MoverError::new(FailureKind::Io, message)
 }

@@ -4,7 +4,7 @@
 use crate::peer::{Arrivals, PeerTree};
 use crate::progress::Progress;
 use crate::world::{World, WorldError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::checkpoint::Checkpoint;
@@ -20,6 +20,26 @@ pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 /// What two folders, on a persistent tier and in memory, have of programs' checkpoints. It only looks.
 pub type Checkpoints = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
 
+/// Makes a partition (docs/dsa.md) of this name in a folder, of so many bytes, written by units of so many bytes, or mapped with 0.
+pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), Failure> + Send + Sync>;
+
+/// Where programs find the partitions of their own step (docs/dsa.md), as others name a dataspace; none has such a name.
+pub const STEP_SPACE: &str = "@step";
+
+/// The variable that names the socket by which they have those that lie over several machines.
+pub const STEP_SOCKET: &str = "TARN_STEP_SOCKET";
+
+/// An own node's pieces of the partitions that lie over the nodes of a step.
+#[derive(Debug, Clone)]
+pub struct Pieces {
+    /// Whose they are.
+    pub step: Attempt,
+    /// The name of each partition, and the folder that has the piece of it.
+    pub folders: BTreeMap<String, PathBuf>,
+    /// Where the socket for the step's programs is made, in a folder that is there.
+    pub socket: PathBuf,
+}
+
 /// A world of nodes that keep data between runs.
 pub trait Nodes: World {
     /// Whether steps of several nodes can run here, or why not.
@@ -33,6 +53,12 @@ pub trait Nodes: World {
     /// # Errors
     /// The reason.
     fn one_namespace(&self) -> Result<(), String>;
+
+    /// Whether images of a step's processes can be taken and restored here, or why not. Only looked at where a step wants it.
+    ///
+    /// # Errors
+    /// The reason.
+    fn images(&self) -> Result<(), String>;
 
     /// What is going on, for progress bars; outlives the world.
     fn progress(&self) -> Progress;
@@ -92,12 +118,16 @@ pub trait Nodes: World {
     /// could not be done, a sentence each.
     fn leave(self: Box<Self>) -> Vec<String>;
 
+    /// Of this part, under this key, no other world has a replica any more: what keeps one secret is forgotten. A world that knows all
+    /// replicas is never told.
+    fn gone(&mut self, part: PartRef, key: &StoreKey);
+
     /// A transfer from a source that another world has made is complete; it began at `began` (nanoseconds since 1970):
     /// what was read of the source is remembered.
     fn learned(&mut self, transfer: &Transfer, began: i64);
 }
 
-/// Replicas on nodes that a world does not own.
+/// Replicas on nodes that a world does not own, and pieces of partitions.
 pub trait Peers: Send + Sync {
     /// A replica as a source of copies.
     ///
@@ -111,6 +141,13 @@ pub trait Peers: Send + Sync {
 
     /// A transfer to an own node has begun: who all is told of what arrives of it is known.
     fn begun(&self, id: TransferId);
+
+    /// Lets the step's programs here have its pieces, those of the other nodes as well, and those on the other nodes have these. It ends
+    /// when what is returned is dropped: then nobody has these open any more.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    fn lend(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure>;
 }
 
 /// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.

@@ -26,6 +26,12 @@ pub trait PeerTree: Send + Sync + Debug {
     /// # Errors
     /// `Io` when it cannot be reached or is not who it should be, `Cancelled` when `watch` says stop.
     fn open<'a>(&'a self, watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError>;
+
+    /// How many streams keep it busy, if on each one file is waited for at a time; `None`: files are asked for well ahead, and as
+    /// many streams as a copy has threads do.
+    fn streams(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A stretch of a file.

@@ -1,6 +1,7 @@
 //! The ranks of one program, as one of them sees them: how they meet, agree, and keep copies for each other.
 
-use std::os::fd::OwnedFd;
+use crate::one_sided::Hold;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +91,22 @@ impl Reached {
     }
 }
 
+/// Bytes that a rank has given to ranks of other nodes and got from them, by how they went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Carried {
+    /// Given, written by [`OneSided`](crate::OneSided).
+    pub put: u64,
+    /// Given, by streams.
+    pub put_by_stream: u64,
+    /// Got, read by [`OneSided`](crate::OneSided).
+    pub fetched: u64,
+    /// Got, by streams.
+    pub fetched_by_stream: u64,
+}
+
+/// Opens a window: onto a file, of so many bytes.
+pub type OpenWindow<'a> = dyn FnMut(BorrowedFd<'_>, u64) -> Result<Hold, String> + 'a;
+
 /// What a rank does for others when they ask. Called on threads of the adapter's own, several at a time.
 pub trait Host: Send + Sync {
     /// Takes memory of so many bytes for a rank's staged part. What that rank was given before, in this or an earlier generation, is
@@ -105,6 +122,25 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// A text that says why not: nothing was granted for this generation, or less.
     fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String>;
+
+    /// Has a window opened onto the memory that was granted to a rank, to be written by it alone, and keeps that until the memory is taken
+    /// away, or until the rank's bytes come by [`Host::put`]: then the window is closed first, so that nothing lands late.
+    ///
+    /// # Errors
+    /// A text that says why there is none.
+    fn window(&self, of: u32, generation: u64, open: &mut OpenWindow<'_>) -> Result<(), String> {
+        let _ = (of, generation, open);
+        Err("it has no windows".into())
+    }
+
+    /// The checksum of bytes that lie in the memory that was granted to a rank, once it says that it has written them by its window.
+    ///
+    /// # Errors
+    /// A text that says why not: no window is open, nothing was granted for this generation, or less.
+    fn landed(&self, of: u32, generation: u64, at: u64, bytes: u64) -> Result<u64, String> {
+        let _ = (of, generation, at, bytes);
+        Err("it has no windows".into())
+    }
 
     /// Opens the file that a medium of this rank's node is: its bytes are sent from there.
     ///
@@ -191,4 +227,14 @@ pub trait Ranks: Send + Sync {
         within: Duration,
         arrived: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RanksError>;
+
+    /// What went to other nodes and came from there so far.
+    fn carried(&self) -> Carried {
+        Carried::default()
+    }
+
+    /// Why bytes went by streams although they were to go by [`OneSided`](crate::OneSided); told once.
+    fn detour(&self) -> Option<String> {
+        None
+    }
 }

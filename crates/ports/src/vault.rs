@@ -34,11 +34,11 @@ pub trait Vault: Send + Sync {
     /// When it is not there.
     fn see(&self, name: &str) -> Result<Self::Seen, MediumError>;
 
-    /// Opens the file that a medium is, for who sends its bytes to others.
+    /// Opens the file that a medium is, for who sends its bytes to others, or lets them write there.
     ///
     /// # Errors
     /// When it is not there.
-    fn file(&self, name: &str) -> Result<OwnedFd, MediumError>;
+    fn file(&self, name: &str, writable: bool) -> Result<OwnedFd, MediumError>;
 
     /// The names of all media, in their order.
     ///

@@ -4,8 +4,9 @@
 //! A message is one line of JSON, and after it the bytes of what it carries, if it carries anything.
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use tarn_base::action::Action;
 use tarn_base::cluster::{Cluster, Link};
@@ -17,9 +18,10 @@ use tarn_base::nodes::{
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
+use zeroize::Zeroizing;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,6 +86,39 @@ pub enum Call {
         /// The state folder.
         state: PathBuf,
     },
+    /// Which nodes have left something in loans of the tiers at these roots. Answered by [`Answer::Borrowers`].
+    Borrowers {
+        /// The tiers.
+        roots: Vec<PathBuf>,
+        /// The workspace.
+        workspace: String,
+    },
+    /// Lend another node room of a tier for as long as this tarnd lives. Answered by [`Answer::Lent`].
+    Lend {
+        /// The tier's name.
+        tier: String,
+        /// Where it lies.
+        root: PathBuf,
+        /// The other node's name.
+        borrower: String,
+        /// The workspace of the run.
+        workspace: String,
+        /// How much.
+        bytes: u64,
+    },
+    /// Use that as the tier of this name. Answered by [`Answer::Borrowed`].
+    Borrow {
+        /// The tier's name.
+        tier: String,
+        /// The lender's name.
+        lender: String,
+        /// Where it is reached.
+        brick: Brick,
+        /// How much it may hold.
+        bytes: u64,
+        /// The state folder.
+        state: PathBuf,
+    },
     /// What of the tiers at these roots is taken now. Answered by [`Answer::Room`].
     Room(Vec<PathBuf>),
     /// As `tarn_local::sweep`: what dead runs have left on this node. Answered by [`Answer::Swept`].
@@ -125,6 +160,26 @@ pub enum Call {
     Close,
 }
 
+/// Where what a node lends is reached, and what opens it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brick {
+    /// Name or address of the lender; empty as it says it.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Who may use it.
+    pub user: String,
+    /// And by what.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Brick {
+    /// Without the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Brick({}:{})", self.host, self.port)
+    }
+}
+
 /// All that a node needs to know of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
@@ -152,6 +207,30 @@ pub struct Opening {
     pub peers: BTreeMap<NodeId, Address>,
     /// The run's number and key on the data plane.
     pub data: (u128, [u8; 32]),
+    /// What wraps the keys of encrypted data, where the workflow has any.
+    pub keys: Option<Keys>,
+}
+
+/// Keys that are made of a user's for the data of one workspace, as text, as a user's file has keys. Wiped when it is dropped, never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Keys(pub Zeroizing<String>);
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys(secret)")
+    }
+}
+
+impl Serialize for Keys {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from).map(|text| Self(Zeroizing::new(text)))
+    }
 }
 
 /// A node's answer.
@@ -163,6 +242,19 @@ pub enum Answer {
     Cluster(Cluster),
     /// To [`Call::Link`]: bytes a second.
     Rate(u64),
+    /// To [`Call::Borrowers`]: names, tier by tier.
+    Borrowers(Vec<BTreeSet<String>>),
+    /// To [`Call::Lend`].
+    Lent(Brick),
+    /// To [`Call::Borrow`].
+    Borrowed {
+        /// Where it appears on the node.
+        root: PathBuf,
+        /// Bytes a second read.
+        read: u64,
+        /// Bytes a second written.
+        write: u64,
+    },
     /// To [`Call::Room`].
     Room(Room),
     /// To [`Call::Sweep`].
@@ -175,6 +267,9 @@ pub enum Answer {
         several: Option<String>,
         /// Why their nodes cannot have one namespace, if they cannot.
         shared: Option<String>,
+        /// Why no images of a step's processes can be taken there, if they cannot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        images: Option<String>,
     },
     /// To [`Call::Inventory`].
     Found(Vec<(PartRef, Place)>),
@@ -233,6 +328,18 @@ pub struct Start {
     pub data: (u128, [u8; 32]),
     /// How nodes read each other's files: what `--transport` says.
     pub transport: String,
+    /// Where a node that does not have a tier is to borrow one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub borrow: Option<Borrow>,
+}
+
+/// What tarnd must know of a run at once if tiers may be borrowed: later it cannot get a namespace of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Borrow {
+    /// Tiers as on the command line, `NAME=PATH[:SIZE]`.
+    pub tiers: Vec<String>,
+    /// The state folder.
+    pub state: PathBuf,
 }
 
 /// What tarnd then says on its standard output; one line.

@@ -10,10 +10,12 @@ mod work;
 
 pub use ask::{
     Advice, Ask, Chain, DatasetInfo, Excluded, JobInfo, MAX_BEFORE, MAX_EXCLUDED, NodeInfo,
-    OrphanInfo, Said, Stage, Staging, Submitted, UsageInfo, Which,
+    OrphanInfo, Said, Stage, Staging, StoreInfo, Submitted, UsageInfo, Which,
 };
 pub use frame::{FrameError, MAX_FRAME, decode, encode};
-pub use order::{Capacity, Command, Greeting, Mount, Order, Report, Welcome};
+pub use order::{
+    Capacity, Command, Greeting, MAX_STORES, Mount, Order, Report, Spread, Store, Welcome,
+};
 pub use work::{Held, Holding, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked, is_name};
 
 /// A user, as the kernel numbers them.

@@ -3,10 +3,13 @@
 use crate::folder::{AGAIN, Folder};
 use crate::greet::{self, Answer, Greeting, Role};
 use crate::line::malformed;
+use crate::one_sided::Window;
 use crate::socket::{Socket, deadline};
-use crate::state::{Shared, rank};
+use crate::state::{Counters, Shared, rank};
 use crate::wire::{Fields, MAX_TEXT, PIECE, Request};
+use std::cell::Cell;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_base::crc::joined;
@@ -25,6 +28,10 @@ pub(crate) struct Peer {
     /// HOST:PORT, where ranks are on several nodes.
     pub(crate) address: Option<String>,
     kept: Mutex<Vec<Socket>>,
+    /// Its window onto what it keeps for this rank, of a generation.
+    pub(crate) window: Mutex<Option<Window>>,
+    /// Nothing can be read by windows of its.
+    pub(crate) plain: AtomicBool,
 }
 
 impl Peer {
@@ -34,6 +41,8 @@ impl Peer {
             switches,
             address,
             kept: Mutex::default(),
+            window: Mutex::default(),
+            plain: AtomicBool::new(false),
         }
     }
 }
@@ -68,23 +77,49 @@ pub(crate) struct Call<'a> {
     /// Where it can be had without the network.
     pub(crate) folder: Option<&'a Folder>,
     pub(crate) within: Duration,
+    /// The end of that, which is put off while bytes come.
+    pub(crate) until: Cell<Instant>,
 }
 
 /// An answer: the error of a rank that refuses, or of a connection.
-type Answered<T> = io::Result<Result<T, String>>;
+pub(crate) type Answered<T> = io::Result<Result<T, String>>;
 
 impl Call<'_> {
     pub(crate) fn grant(self, generation: u64, bytes: u64) -> Result<String, RanksError> {
-        self.run(|socket, until| {
+        self.forget_window();
+        let granted = self.run(|socket, until| {
             send(socket, &Request::Grant(generation, bytes), until)?;
             let name = receive(socket, MAX_TEXT, until)?;
             name.map(String::from_utf8)
                 .map_or_else(|why| Ok(Err(why)), |n| n.map(Ok).map_err(|_| malformed()))
-        })
+        });
+        if granted.is_ok() {
+            self.ask_window(generation);
+        }
+        granted
     }
 
     pub(crate) fn put(self, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, RanksError> {
         within_range(at, bytes.len())?;
+        let carried = &self.shared.carried;
+        let why = match self.write(generation, at, bytes) {
+            Ok(Some(sum)) => {
+                Counters::add(&carried.put, bytes.len());
+                return Ok(sum);
+            }
+            Ok(None) => None,
+            Err(why) => Some(why),
+        };
+        let sum = self.send(generation, at, bytes)?;
+        Counters::add(&carried.put_by_stream, bytes.len());
+        if let Some(why) = why {
+            self.note_detour(&why);
+        }
+        Ok(sum)
+    }
+
+    /// By the stream.
+    fn send(&self, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, RanksError> {
         self.run(|socket, until| {
             let mut checksum = 0;
             let mut take = |len: usize| -> Answered<()> {
@@ -129,9 +164,32 @@ impl Call<'_> {
             let what = format!("a medium's name has at most {MAX_TEXT} bytes");
             return Err(RanksError::Invalid(what));
         }
+        let carried = &self.shared.carried;
+        let (there, why) = self.read(medium, at, into, arrived);
+        Counters::add(&carried.fetched, there);
+        if there == into.len() && there > 0 {
+            return Ok(());
+        }
+        self.receive(medium, at, (there, into), arrived)?;
+        Counters::add(&carried.fetched_by_stream, into.len() - there);
+        if let Some(why) = why {
+            self.peer.plain.store(true, Ordering::Relaxed);
+            self.note_detour(&why);
+        }
+        Ok(())
+    }
+
+    /// By the stream, what is not there yet.
+    fn receive(
+        &self,
+        medium: &str,
+        at: u64,
+        (mut there, into): (usize, &mut [u8]),
+        arrived: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RanksError> {
         let within = self.within;
         self.run(|socket, mut until| {
-            let mut asked = 0;
+            let mut asked = there;
             let size = into.len();
             let mut ask = |socket: &Socket, until| {
                 let len = PIECE.min(size - asked);
@@ -144,7 +202,6 @@ impl Call<'_> {
             };
             // While one is on its way the next is being read.
             ask(socket, until)?;
-            let mut there = 0;
             while there < size {
                 ask(socket, until)?;
                 let end = (there + PIECE).min(size);
@@ -166,8 +223,11 @@ impl Call<'_> {
         })
     }
 
-    fn run<T>(self, ask: impl FnOnce(&Socket, Instant) -> Answered<T>) -> Result<T, RanksError> {
-        let until = deadline(self.within);
+    pub(crate) fn run<T>(
+        &self,
+        ask: impl FnOnce(&Socket, Instant) -> Answered<T>,
+    ) -> Result<T, RanksError> {
+        let until = self.until.get();
         if let Some(gone) = self.shared.gone(self.to) {
             return Err(gone);
         }
@@ -252,7 +312,7 @@ fn within_range(at: u64, len: usize) -> Result<(), RanksError> {
         .ok_or_else(|| RanksError::Invalid(format!("{len} bytes at {at} end nowhere")))
 }
 
-fn send(socket: &Socket, request: &Request<'_>, until: Instant) -> io::Result<()> {
+pub(crate) fn send(socket: &Socket, request: &Request<'_>, until: Instant) -> io::Result<()> {
     socket.send_all(&request.head(), request.payload(), until)
 }
 
@@ -274,7 +334,7 @@ fn answer(socket: &Socket, until: Instant) -> Answered<usize> {
 }
 
 /// An answer of at most so many bytes.
-fn receive(socket: &Socket, most: usize, until: Instant) -> Answered<Vec<u8>> {
+pub(crate) fn receive(socket: &Socket, most: usize, until: Instant) -> Answered<Vec<u8>> {
     Ok(match answer(socket, until)? {
         Ok(len) if len > most => return Err(malformed()),
         Ok(len) => {

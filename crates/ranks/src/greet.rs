@@ -11,7 +11,7 @@ use std::time::Instant;
 use tarn_ports::RanksError;
 
 const MAGIC: [u8; 8] = *b"TARNRANK";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Bytes of a nonce, a key and a proof.
 pub(crate) const PROOF: usize = 32;
 /// What both ends begin with: magic, version, nonce.

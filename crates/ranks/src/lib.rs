@@ -7,6 +7,7 @@ mod greet;
 mod hub;
 mod line;
 mod meeting;
+mod one_sided;
 mod serve;
 mod socket;
 mod state;

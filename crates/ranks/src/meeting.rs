@@ -11,12 +11,13 @@ use crate::state::{Shared, rank};
 use crate::turns::Turns;
 use crate::wire::{Fields, FromHub};
 use rustix::event::{EventfdFlags, eventfd};
+use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_ports::{Host, Ranks, RanksError, Reached};
+use tarn_ports::{Carried, Host, OneSided, Ranks, RanksError, Reached};
 
 /// Ranks of a program: the hub has a connection to each.
 const MAX_RANKS: u32 = 16_384;
@@ -173,6 +174,18 @@ impl Meeting {
         }))
     }
 
+    /// Has bytes go to ranks of other nodes, and come from there, by this, as far as those have the same; before others are served. Where
+    /// that cannot be had all goes by streams, and why is told ([`Ranks::detour`]).
+    pub fn reach_by(&self, one_sided: Result<Arc<dyn OneSided>, String>) {
+        match one_sided {
+            // A second one is not needed.
+            Ok(one_sided) => drop(self.shared().one_sided.set(one_sided)),
+            Err(why) => self.shared().note_detour(format!(
+                "copies go to other nodes and come back by TCP: {why}"
+            )),
+        }
+    }
+
     fn shared(&self) -> &Shared {
         &self.running.0
     }
@@ -187,6 +200,7 @@ impl Meeting {
             to,
             folder: here.then_some(&self.place.folder),
             within,
+            until: Cell::new(deadline(within)),
         })
     }
 }
@@ -373,6 +387,14 @@ impl Ranks for Meeting {
     ) -> Result<(), RanksError> {
         self.call(from, within)?.fetch(medium, at, into, arrived)
     }
+
+    fn carried(&self) -> Carried {
+        self.shared().carried.read()
+    }
+
+    fn detour(&self) -> Option<String> {
+        self.shared().detour().take()
+    }
 }
 
 /// The threads of a rank. Dropped, they end.
@@ -398,6 +420,10 @@ impl Drop for Running {
         let mut in_time = true;
         while in_time && !(state.ended && (own || state.incoming.is_empty())) {
             (state, in_time) = shared.wait(state, until + LINGER);
+        }
+        drop(state);
+        if let Some(one_sided) = shared.one_sided.get() {
+            one_sided.close();
         }
     }
 }

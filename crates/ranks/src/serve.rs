@@ -11,9 +11,11 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::fstat;
 use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::strangers::sent_away;
+use tarn_ports::{Hold, Host, OneSided};
 use tarn_sys::signals::Blocked;
 
 /// Time for whoever connects to say who it is.
@@ -123,8 +125,12 @@ fn begin(place: &Gone, socket: Arc<Socket>) -> io::Result<()> {
 /// Answers one request after the other. The time between them ends with the meeting of either, or the caller's node.
 fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
     let mut request = Vec::new();
+    // What the caller needs to read or write by itself.
+    let mut held: Option<Hold> = None;
     loop {
-        if wait(socket.as_fd(), PollFlags::IN, Some(Instant::now() + IDLE)).is_err() {
+        if held.is_some() {
+            wait(socket.as_fd(), PollFlags::IN, Some(Instant::now() + STALL))?;
+        } else if wait(socket.as_fd(), PollFlags::IN, Some(Instant::now() + IDLE)).is_err() {
             request = Vec::new();
             wait(socket.as_fd(), PollFlags::IN, None)?;
         }
@@ -138,28 +144,24 @@ fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
         request.resize(request.len().max(len), 0);
         socket.receive_all(&mut request[..len], Instant::now() + STALL)?;
         let asked = Request::parse(&request[..len]).ok_or_else(malformed)?;
+        held = match asked {
+            // Where that cannot be the caller waits in vain, for a while.
+            Request::Comes => attend(shared, socket).ok(),
+            _ => None,
+        };
+        if matches!(asked, Request::Comes | Request::Seen) {
+            continue;
+        }
         let host = shared.lock().host.clone();
         let host = host.ok_or_else(|| "it does not serve others yet".to_owned());
-        let done = host.and_then(|host| match asked {
-            Request::Grant(generation, bytes) => {
-                let name = host.grant(of, generation, bytes)?;
-                Ok(Found::Words(short(&name).to_vec()))
-            }
-            Request::Put(generation, at, bytes) => {
-                let checksum = host.put(of, generation, at, bytes)?;
-                Ok(Found::Words(checksum.to_le_bytes().to_vec()))
-            }
-            Request::Fetch(at, len, medium) => {
-                let file = host.file(medium)?;
-                let size = fstat(&file).map_err(|e| e.to_string())?.st_size as u64;
-                let end = at.checked_add(len as u64).filter(|end| *end <= size);
-                end.ok_or("it ends before that")?;
-                Ok(Found::File(file, at, len))
-            }
-        });
+        let done = host.and_then(|host| found(shared, socket, &*host, of, &asked));
         let until = Instant::now() + STALL;
         match done {
             Ok(Found::Words(words)) => socket.send_all(&head(0, words.len()), &words, until),
+            Ok(Found::Shown(hold, words)) => {
+                held = Some(hold);
+                socket.send_all(&head(0, words.len()), &words, until)
+            }
             Ok(Found::File(file, at, len)) => {
                 socket.send_all(&head(0, len), b"", until)?;
                 socket.send_file(&file, at, len, until)
@@ -172,9 +174,86 @@ fn serve(shared: &Shared, socket: &Socket, of: u32) -> io::Result<()> {
     }
 }
 
+/// Does what a rank asks for.
+fn found(
+    shared: &Shared,
+    socket: &Socket,
+    host: &dyn Host,
+    of: u32,
+    asked: &Request<'_>,
+) -> Result<Found, String> {
+    let text = |e: io::Error| e.to_string();
+    Ok(match *asked {
+        Request::Grant(generation, bytes) => {
+            let name = host.grant(of, generation, bytes)?;
+            Found::Words(short(&name).to_vec())
+        }
+        Request::Put(generation, at, bytes) => {
+            let checksum = host.put(of, generation, at, bytes)?;
+            Found::Words(checksum.to_le_bytes().to_vec())
+        }
+        Request::Landed(generation, at, bytes) => {
+            let checksum = host.landed(of, generation, at, bytes)?;
+            Found::Words(checksum.to_le_bytes().to_vec())
+        }
+        Request::Fetch(at, len, medium) => {
+            let (file, stretch) = stretch(host, medium, at, len)?;
+            Found::File(file, stretch.start, len)
+        }
+        Request::Window(generation) => {
+            let (one_sided, here) = means(shared, socket)?;
+            let mut words = Vec::new();
+            host.window(of, generation, &mut |file, size| {
+                let (hold, told) = one_sided.open(here, file, 0..size, true).map_err(text)?;
+                words = told.into();
+                Ok(hold)
+            })?;
+            Found::Words(words)
+        }
+        Request::Show(at, len, medium) => {
+            let (one_sided, here) = means(shared, socket)?;
+            let (file, stretch) = stretch(host, medium, at, len)?;
+            let shown = one_sided.open(here, file.as_fd(), stretch, false);
+            let (hold, words) = shown.map_err(text)?;
+            let attends = one_sided.attend(here).map_err(text)?;
+            Found::Shown(Box::new((hold, attends)), words.into())
+        }
+        Request::Comes | Request::Seen => Found::Words(Vec::new()),
+    })
+}
+
+/// A file that has these bytes.
+fn stretch(
+    host: &dyn Host,
+    medium: &str,
+    at: u64,
+    len: usize,
+) -> Result<(OwnedFd, Range<u64>), String> {
+    let file = host.file(medium)?;
+    let size = fstat(&file).map_err(|e| e.to_string())?.st_size as u64;
+    let end = at.checked_add(len as u64).filter(|end| *end <= size);
+    Ok((file, at..end.ok_or("it ends before that")?))
+}
+
+/// What the caller and this rank may reach each other by, beside streams.
+fn means<'a>(shared: &'a Shared, socket: &Socket) -> Result<(&'a dyn OneSided, IpAddr), String> {
+    let one_sided = shared.one_sided.get();
+    let one_sided = one_sided.ok_or("it goes by TCP alone")?;
+    let here = socket.here().ok_or("they are on one node")?;
+    Ok((&**one_sided, here))
+}
+
+/// Has what the caller does get on.
+fn attend(shared: &Shared, socket: &Socket) -> Result<Hold, String> {
+    let (one_sided, here) = means(shared, socket)?;
+    one_sided.attend(here).map_err(|e| e.to_string())
+}
+
 /// What was asked for.
 enum Found {
     Words(Vec<u8>),
+    /// Words that name what is open as long as this is held.
+    Shown(Hold, Vec<u8>),
     /// Bytes of a file, from there on, so many.
     File(OwnedFd, u64, usize),
 }

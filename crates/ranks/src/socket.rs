@@ -92,6 +92,17 @@ impl Socket {
         Err(last)
     }
 
+    /// The address of this host by which both ends reach each other; none on one host.
+    pub(crate) fn here(&self) -> Option<IpAddr> {
+        let own = rustix::net::getsockname(&self.0).ok()?;
+        SocketAddr::try_from(own).ok().map(|a| a.ip())
+    }
+
+    /// Whether nothing has come that nobody asked for, such as its end.
+    pub(crate) fn is_quiet(&self) -> bool {
+        wait(self.as_fd(), PollFlags::IN, Some(Instant::now())).is_err()
+    }
+
     fn keep_alive(&self) -> io::Result<()> {
         let (idle, between, count) = ALIVE;
         sockopt::set_tcp_nodelay(&self.0, true)?;

@@ -7,10 +7,11 @@ use crate::wire::{FromHub, Least, ToHub};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_ports::ranks::MAX_WORD;
-use tarn_ports::{Host, RanksError, Reached};
+use tarn_ports::{Carried, Host, OneSided, RanksError, Reached};
 
 /// How long the hub's word is waited for about who did not come to an exchange.
 const GRACE: Duration = Duration::from_secs(1);
@@ -65,6 +66,36 @@ pub(crate) struct Shared {
     pub(crate) wake: OwnedFd,
     state: Mutex<State>,
     pub(crate) changed: Condvar,
+    /// What moves bytes between nodes, where there is something better than streams.
+    pub(crate) one_sided: OnceLock<Arc<dyn OneSided>>,
+    pub(crate) carried: Counters,
+    /// Why bytes do not go so, until that was told.
+    detour: Mutex<Option<String>>,
+}
+
+/// Bytes, as [`Carried`] has them.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) put: AtomicU64,
+    pub(crate) put_by_stream: AtomicU64,
+    pub(crate) fetched: AtomicU64,
+    pub(crate) fetched_by_stream: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn add(to: &AtomicU64, bytes: usize) {
+        to.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Carried {
+        let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        Carried {
+            put: read(&self.put),
+            put_by_stream: read(&self.put_by_stream),
+            fetched: read(&self.fetched),
+            fetched_by_stream: read(&self.fetched_by_stream),
+        }
+    }
 }
 
 /// A rank's name in errors.
@@ -87,7 +118,19 @@ impl Shared {
             wake,
             state: Mutex::default(),
             changed: Condvar::new(),
+            one_sided: OnceLock::new(),
+            carried: Counters::default(),
+            detour: Mutex::default(),
         }
+    }
+
+    /// Bytes go by streams, and not as they were to: the first reason is told.
+    pub(crate) fn note_detour(&self, why: String) {
+        self.detour().get_or_insert(why);
+    }
+
+    pub(crate) fn detour(&self) -> MutexGuard<'_, Option<String>> {
+        self.detour.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -7,6 +7,8 @@ use tarn_ports::Reached;
 pub(crate) const MAX_TEXT: usize = 4 << 10;
 /// Bytes that `put` and `fetch` move at once: the time on the way is little beside that of the bytes.
 pub(crate) const PIECE: usize = 4 << 20;
+/// Bytes of a medium that a window shows at once: what a provider that pins them has to pin.
+pub(crate) const SHOWN: usize = 64 << 20;
 /// Bytes of a request and of its answer: a piece and what it is.
 pub(crate) const MAX_REQUEST: usize = PIECE + MAX_TEXT;
 /// Bytes of all ranks' words of one exchange: the hub has them in memory.
@@ -226,6 +228,16 @@ pub(crate) enum Request<'a> {
     Put(u64, u64, &'a [u8]),
     /// Bytes of a medium: where, how many, of which.
     Fetch(u64, usize, &'a str),
+    /// A window onto the memory of a generation.
+    Window(u64),
+    /// It writes to that window until the next request: no answer.
+    Comes,
+    /// It has written there: generation, where, how many bytes.
+    Landed(u64, u64, u64),
+    /// A window onto bytes of a medium, until the next request: as for a fetch.
+    Show(u64, usize, &'a str),
+    /// It has read there: no answer.
+    Seen,
 }
 
 impl<'a> Request<'a> {
@@ -235,6 +247,11 @@ impl<'a> Request<'a> {
             Self::Grant(generation, bytes) => (1, *generation, *bytes, b""),
             Self::Put(generation, at, _) => (2, *generation, *at, b""),
             Self::Fetch(at, len, medium) => (3, *at, *len as u64, medium.as_bytes()),
+            Self::Window(generation) => (4, *generation, 0, b""),
+            Self::Comes => (5, 0, 0, b""),
+            Self::Landed(generation, at, bytes) => (6, *generation, *at, &bytes.to_le_bytes()),
+            Self::Show(at, len, medium) => (7, *at, *len as u64, medium.as_bytes()),
+            Self::Seen => (8, 0, 0, b""),
         };
         let len = 17 + rest.len() + self.payload().len();
         let mut out = (len as u32).to_le_bytes().to_vec();
@@ -257,13 +274,23 @@ impl<'a> Request<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut f = Fields(bytes);
         let (kind, a, b) = (f.u8()?, f.u64()?, f.u64()?);
+        let of_medium = |most: usize| {
+            let len = usize::try_from(b).ok().filter(|len| *len <= most)?;
+            let medium = f.0;
+            (medium.len() <= MAX_TEXT).then_some((len, std::str::from_utf8(medium).ok()?))
+        };
         match kind {
             1 => f.end(Self::Grant(a, b)),
             2 if f.0.len() <= PIECE => Some(Self::Put(a, b, f.0)),
-            3 if f.0.len() <= MAX_TEXT => {
-                let len = usize::try_from(b).ok().filter(|len| *len <= PIECE)?;
-                Some(Self::Fetch(a, len, std::str::from_utf8(f.0).ok()?))
+            3 => of_medium(PIECE).map(|(len, medium)| Self::Fetch(a, len, medium)),
+            4 if b == 0 => f.end(Self::Window(a)),
+            5 if (a, b) == (0, 0) => f.end(Self::Comes),
+            6 => {
+                let bytes = f.u64()?;
+                f.end(Self::Landed(a, b, bytes))
             }
+            7 => of_medium(SHOWN).map(|(len, medium)| Self::Show(a, len, medium)),
+            8 if (a, b) == (0, 0) => f.end(Self::Seen),
             _ => None,
         }
     }
@@ -308,6 +335,11 @@ mod tests {
             Request::Grant(1, 2),
             Request::Put(1, 2, b"bytes"),
             Request::Fetch(1, 2, "3/7.arena"),
+            Request::Window(3),
+            Request::Comes,
+            Request::Landed(1, 2, 3),
+            Request::Show(1, SHOWN, "7.buddy"),
+            Request::Seen,
         ] {
             let sent = [&said.head(), said.payload()].concat();
             let (len, body) = sent.split_at(4);

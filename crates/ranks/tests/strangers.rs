@@ -31,7 +31,7 @@ fn unix(folder: &Path, rank: u32) -> UnixStream {
 }
 
 /// Of this protocol.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 fn hello(version: u16) -> Vec<u8> {
     [b"TARNRANK", &version.to_le_bytes()[..], &[9; 32]].concat()

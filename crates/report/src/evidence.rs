@@ -1,17 +1,21 @@
 //! Results of the papers' experiments: their format (docs/evidence/README.md), a table for terminals, a page with plots in the
 //! papers' manner.
 //!
-//! Reading order: here (the format), [`text()`], [`page()`], `plot`.
+//! Reading order: here (the format), [`text()`], [`markdown()`], [`page()`], `plot`.
 
+mod markdown;
 mod page;
 mod plot;
 mod text;
 
+pub use markdown::markdown;
 pub use page::page;
 pub use text::text;
 
+use crate::html::sections::counted;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The version of the format.
 pub const SCHEMA: u32 = 1;
@@ -19,6 +23,10 @@ pub const SCHEMA: u32 = 1;
 pub const MAX_TEXT: usize = 4096;
 /// Entries of a list.
 pub const MAX_ENTRIES: usize = 10_000;
+/// Minutes that all experiments together are meant to take at most, with `--quick`.
+pub const QUICK_MINUTES: f64 = 15.0;
+/// The same in full.
+pub const FULL_MINUTES: f64 = 90.0;
 
 /// Results that cannot be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +83,9 @@ pub struct Experiment {
     /// What is played, at which rates.
     #[serde(default)]
     pub emulated: Vec<String>,
+    /// How its figures came about, where that is not by measuring what `emulated` tells of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how: Option<BTreeSet<How>>,
     /// What is otherwise than in the paper.
     #[serde(default)]
     pub differs: Vec<String>,
@@ -95,6 +106,28 @@ pub struct Experiment {
     pub claims: Vec<Claim>,
 }
 
+/// How figures came about that were not measured on what they are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    /// By a simulator, in its own time.
+    Simulated,
+    /// Measured on something that is played.
+    Emulated,
+    /// Computed from a formula.
+    Modelled,
+}
+
+impl How {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::Emulated => "emulated",
+            Self::Modelled => "modelled",
+        }
+    }
+}
+
 /// Figures in rows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
@@ -104,6 +137,9 @@ pub struct Table {
     pub columns: Vec<String>,
     /// Cells of each row, as many as there are columns.
     pub rows: Vec<Vec<Cell>>,
+    /// How these came about, where it is otherwise than in the rest of the experiment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how: Option<BTreeSet<How>>,
 }
 
 /// A cell of a table.
@@ -147,6 +183,9 @@ pub struct Plot {
     pub y: Axis,
     /// What is drawn.
     pub series: Vec<Series>,
+    /// How these came about, where it is otherwise than in the rest of the experiment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how: Option<BTreeSet<How>>,
 }
 
 /// How points are drawn.
@@ -259,6 +298,9 @@ pub struct Claim {
     pub here: String,
     /// Whether it holds.
     pub verdict: Verdict,
+    /// How these came about, where it is otherwise than in the rest of the experiment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how: Option<BTreeSet<How>>,
 }
 
 /// Whether a claim holds here.
@@ -300,6 +342,21 @@ impl Results {
         }
         Ok(results)
     }
+
+    /// How long all of it took, beside what is meant for a whole run.
+    pub fn took(&self) -> String {
+        let seconds: f64 = self.experiments.iter().map(|e| e.seconds).sum();
+        let (how, meant) = match self.quick {
+            true => ("with --quick", QUICK_MINUTES),
+            false => ("in full", FULL_MINUTES),
+        };
+        let number = self.experiments.len() as u64;
+        format!(
+            "{} took {:.1} min; all there are, {how}, are meant to take at most {meant} min",
+            counted(number, "experiment"),
+            seconds / 60.0
+        )
+    }
 }
 
 impl Experiment {
@@ -311,6 +368,28 @@ impl Experiment {
         let experiment: Self = serde_json::from_slice(text)?;
         experiment.check()?;
         Ok(experiment)
+    }
+
+    /// How figures came about, in words: of something of it that says so itself, or else of all of it. Nothing if they were simply measured.
+    fn how(&self, own: Option<&BTreeSet<How>>) -> Option<String> {
+        let emulated = || match self.emulated.is_empty() {
+            true => BTreeSet::new(),
+            false => BTreeSet::from([How::Emulated]),
+        };
+        let how = own.or(self.how.as_ref()).cloned().unwrap_or_else(emulated);
+        let words: Vec<&str> = how.into_iter().map(How::words).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// How often it was repeated, in words.
+    fn repeated(&self) -> Option<String> {
+        let rounds = self.rounds.into();
+        (rounds > 0).then(|| {
+            format!(
+                "medians of {}, the least and the greatest beside them",
+                counted(rounds, "repetition")
+            )
+        })
     }
 
     /// What the shape does not say.

@@ -59,6 +59,7 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
     sections::traffic(&mut page, &summary);
     sections::charts(&mut page, &trace);
     tables::steps(&mut page, &summary);
+    tables::images(&mut page, &summary);
     if overcome {
         tables::failures(&mut page, &trace, &names, "What failed on the way");
     }

@@ -16,6 +16,7 @@ mod trace;
 mod why;
 
 pub use html::html;
+pub use names::lent;
 pub use status::{
     Board, Counts, Fill, LastFailure, Moved, Moving, NodeNow, Running, Status, status,
 };

@@ -1,11 +1,28 @@
 //! Names for people, from ids. A log is checksummed, not trusted: an id that is not in its table prints itself.
 
+use tarn_base::action::Lent;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
 use tarn_base::history::History;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId};
+use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::reason::Reason;
+use tarn_base::units::Bytes;
+
+/// The partitions of an attempt: what each takes of which tier, as `field 1.00 MiB on n1/fast`.
+pub fn lent(start: &Start, all: &[Lent]) -> Vec<String> {
+    let history = History::new();
+    let names = Names::new(start, &history);
+    let one = |lent: &Lent| {
+        let about = start.workflow.partitions.get(lent.partition.at());
+        let bytes = about.map_or(0, |p| p.on_each(lent.spots.len()));
+        let tiers: Vec<String> = lent.spots.iter().map(|s| names.spot(*s)).collect();
+        let each = if tiers.len() > 1 { "each " } else { "" };
+        let (name, tiers) = (names.partition(lent.partition), tiers.join(", "));
+        format!("{name} {} {each}on {tiers}", Bytes(bytes))
+    };
+    all.iter().map(one).collect()
+}
 
 /// The names of one run.
 pub(crate) struct Names<'a> {
@@ -50,6 +67,15 @@ impl<'a> Names<'a> {
     pub(crate) fn data(&self, id: DataId) -> String {
         let data = self.start.workflow.data.get(id.at());
         data.map_or_else(|| id.to_string(), |d| d.name.clone())
+    }
+
+    pub(crate) fn partition(&self, id: PartitionId) -> String {
+        let partition = self.start.workflow.partitions.get(id.at());
+        partition.map_or_else(|| id.to_string(), |p| p.name.clone())
+    }
+
+    pub(crate) fn lent(&self, all: &[Lent]) -> Vec<String> {
+        lent(self.start, all)
     }
 
     pub(crate) fn version(&self, id: DataId, version: u32) -> String {

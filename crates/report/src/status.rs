@@ -99,6 +99,12 @@ pub struct Running {
     /// Of a step that goes on from its checkpoints: from which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<String>,
+    /// Its partitions: what each takes of which tier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<String>,
+    /// What has become of images of its processes, if any were to be taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<String>,
 }
 
 /// A transfer that has been ordered and has not ended.
@@ -264,6 +270,8 @@ fn running(trace: &Trace, names: &Names<'_>, now: Time, live: Option<&Live>) -> 
             .map(|p| phase_name(*p).to_owned()),
         elapsed_ns: now.saturating_sub(a.started),
         restarted: restarted(trace, names, id, a.attempt),
+        partitions: names.lent(&a.partitions),
+        images: a.images.any().then(|| a.images.to_string()),
     });
     open.collect()
 }

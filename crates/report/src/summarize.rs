@@ -9,7 +9,9 @@ use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Tier;
 use tarn_base::event::{FailureKind, Usage};
-use tarn_base::history::{Attempt, AttemptEnd, InstanceState, NodeLoss, Traffic, TransferEnd};
+use tarn_base::history::{
+    Attempt, AttemptEnd, Images, InstanceState, NodeLoss, Traffic, TransferEnd,
+};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::TransferKind;
 use tarn_base::units::{Nanos, Time};
@@ -173,10 +175,12 @@ fn step(trace: &Trace, id: StepId) -> StepSummary {
         retained: 0,
         output: 0,
         energy: EnergyTotal::default(),
+        images: Images::default(),
         estimate: Estimate::default(),
     };
     for (id, instance) in trace.history.instances_of(id) {
         for (at, attempt) in instance.attempts.iter().enumerate() {
+            sum.images.and(&attempt.images);
             if attempt.ended.is_some() {
                 add_attempt(&mut sum, trace, (id, at), attempt);
             }

@@ -7,7 +7,7 @@ use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use tarn_base::cluster::Link;
 use tarn_base::energy::Energy;
-use tarn_base::history::Traffic;
+use tarn_base::history::{Images, Traffic};
 use tarn_base::units::Nanos;
 use tarn_ports::Record;
 
@@ -234,6 +234,9 @@ pub struct StepSummary {
     /// What they drew.
     #[serde(default)]
     pub energy: EnergyTotal,
+    /// What has become of images of their processes.
+    #[serde(default)]
+    pub images: Images,
     /// Equation 5, as an estimate.
     pub estimate: Estimate,
 }
@@ -362,6 +365,9 @@ impl std::fmt::Display for Summary {
         writeln!(f)?;
         for lost in &self.lost_nodes {
             writeln!(f, "lost      {lost}")?;
+        }
+        for step in self.steps.iter().filter(|s| s.images.any()) {
+            writeln!(f, "images    {}: {}", step.name, step.images)?;
         }
         if self.energy.measured.is_some() {
             writeln!(f, "energy    {}", self.energy)?;

@@ -1,7 +1,7 @@
 //! Results of experiments: what is read, what is refused, what the page shows.
 
 use serde_json::{Value, json};
-use tarn_report::evidence::{EvidenceError, Experiment, MAX_TEXT, Results, page, text};
+use tarn_report::evidence::{EvidenceError, Experiment, MAX_TEXT, Results, markdown, page, text};
 
 fn experiment() -> Value {
     json!({
@@ -72,6 +72,91 @@ fn the_page_has_all_of_it_and_nothing_from_outside() {
 }
 
 #[test]
+fn what_was_not_measured_says_so_wherever_its_figures_are() {
+    let mut one = experiment();
+    let claims = json!([
+        {"claim": "c1", "paper": "p1", "here": "h1", "verdict": "holds"},
+        {"claim": "c2", "paper": "p2", "here": "h2", "verdict": "holds", "how": ["emulated", "simulated", "emulated"]},
+        {"claim": "c3", "paper": "p3", "here": "h3", "verdict": "fails", "how": []},
+    ]);
+    one["claims"] = claims;
+    one["plots"][1]["how"] = json!(["simulated"]);
+    let mark = |how: &str| format!(" <span class=\"how\">{how}</span>");
+    let shown = |e: &Value| {
+        let results = parsed(&results(e.clone())).unwrap();
+        (page(&results), text(&results), markdown(&results))
+    };
+    let (page, terminal, document) = shown(&one);
+    for (text, how) in [
+        ("h1", mark("emulated") + "</td>"),
+        ("h2", mark("simulated, emulated") + "</td>"),
+        ("h3", "</td>".into()),
+        ("<h3>Seconds", mark("emulated") + "</h3>"),
+        ("<figcaption>lines", mark("emulated") + "</figcaption>"),
+        ("<figcaption>bars", mark("simulated") + "</figcaption>"),
+    ] {
+        assert!(page.contains(&format!("{text}{how}")), "{text}: {page}");
+    }
+    for says in [
+        "  holds: c1 (paper: p1; here, emulated: h1)\n",
+        "(paper: p2; here, simulated, emulated: h2)\n",
+        "does not hold: c3 (paper: p3; here: h3)\n",
+        "  Seconds (emulated)\n",
+        "  emulated: a store at 100 MB/s\n",
+        "  differs from the paper: smaller\n",
+        "medians of 5 repetitions",
+    ] {
+        assert!(terminal.contains(says), "{says}: {terminal}");
+    }
+    assert_eq!(
+        document,
+        "| experiment | claim | paper | here | verdict |\n| --- | --- | --- | --- | --- |\n\
+         | [weiland-table1](evidence/weiland-table1.md) | c1 | p1 | h1 (emulated) | holds |\n\
+         |  | c2 | p2 | h2 (simulated, emulated) | holds |\n\
+         |  | c3 | p3 | h3 | does not hold |\n\
+         | [other](evidence/other.md) |  |  |  | not run: needs &lt;root> |\n"
+    );
+    // Of all of it, if all of it is such; nothing, if nothing is.
+    one["how"] = json!(["modelled"]);
+    let (page, terminal, _) = shown(&one);
+    assert!(page.contains(&format!("<h3>Seconds{}", mark("modelled"))));
+    assert!(
+        terminal.contains("  modelled: a store at 100 MB/s\n"),
+        "{terminal}"
+    );
+    one["how"] = Value::Null;
+    one["emulated"] = json!([]);
+    one["claims"] = json!([]);
+    one["plots"] = json!([]);
+    let (page, terminal, _) = shown(&one);
+    assert!(!page.contains("class=\"how\"") && terminal.contains("  Seconds\n"));
+}
+
+#[test]
+fn a_cell_of_the_documents_table_ends_where_it_ends() {
+    let mut one = experiment();
+    one["claims"][0]["claim"] = json!("a | b\nc");
+    let table = markdown(&parsed(&results(one)).unwrap());
+    assert!(table.contains(" | a \\| b c | "), "{table}");
+}
+
+#[test]
+fn how_long_all_took_is_told_beside_what_is_meant() {
+    let mut all = results(experiment());
+    all["experiments"][0]["seconds"] = json!(90);
+    all["experiments"][1]["seconds"] = json!(30.0);
+    for (quick, meant) in [(true, "15"), (false, "90")] {
+        all["quick"] = json!(quick);
+        let results = parsed(&all).unwrap();
+        let took = results.took();
+        assert!(took.starts_with("2 experiments took 2.0 min"), "{took}");
+        assert!(took.ends_with(&format!("at most {meant} min")), "{took}");
+        assert!(text(&results).ends_with(&format!("{took}\n")));
+        assert!(page(&results).contains(&took));
+    }
+}
+
+#[test]
 fn long_names_have_rows_of_the_legend_to_themselves() {
     // Where the rectangles before two names of this length are: from the top, by the page's text.
     let tops = |name: &str| {
@@ -98,7 +183,7 @@ fn long_names_have_rows_of_the_legend_to_themselves() {
 #[test]
 fn what_breaks_a_rule_is_refused_with_its_place() {
     type Break = (&'static str, fn(&mut Value));
-    let breaks: [Break; 9] = [
+    let breaks: [Break; 10] = [
         ("a row of 1 cells", |e| {
             e["tables"][0]["rows"][0] = json!(["x"])
         }),
@@ -119,6 +204,9 @@ fn what_breaks_a_rule_is_refused_with_its_place() {
         }),
         ("unknown variant", |e| {
             e["claims"][0]["verdict"] = json!("perhaps")
+        }),
+        ("unknown variant", |e| {
+            e["tables"][0]["how"] = json!(["guessed"])
         }),
         ("are the most", |e| {
             e["title"] = json!("x".repeat(MAX_TEXT + 1))

@@ -26,6 +26,7 @@ fn run(index: u32, node: u32) -> Do {
         identity: Hash(u128::from(index)),
         store: format!("project.{index}.m-1.1"),
         reserve: MIB,
+        partitions: Vec::new(),
     }))
 }
 

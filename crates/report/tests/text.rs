@@ -100,6 +100,7 @@ fn small() -> Vec<Record> {
         identity: Hash::default(),
         store: "s".into(),
         reserve: MIB,
+        partitions: Vec::new(),
     };
     log.act(60 * MS, Do::Run(Box::new(run(1))), Reason::Ready);
     let failure = Failure {

@@ -140,6 +140,7 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                     identity: Hash::default(),
                     store: "s".into(),
                     reserve: 0,
+                    partitions: Vec::new(),
                 };
                 running.push((id, *attempt));
                 log.add(

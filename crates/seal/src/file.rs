@@ -55,6 +55,15 @@ pub fn offset(piece: u64) -> u64 {
     HEADER as u64 + piece * (PIECE + TRAILER) as u64
 }
 
+/// Where `len` bytes of content from `offset` on lie in the sealed file, and how many bytes they are there. They begin with a piece and
+/// end with one.
+pub fn stretch(offset: u64, len: u64) -> (u64, u64) {
+    let from = self::offset(offset / PIECE as u64);
+    let end = offset + len;
+    let to = HEADER as u64 + end + pieces(end) * TRAILER as u64;
+    (from, to - from)
+}
+
 /// What seals and opens the pieces of one file. Threads may share it.
 pub struct FileCipher {
     key: LessSafeKey,

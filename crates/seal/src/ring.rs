@@ -92,6 +92,15 @@ impl KeyRing {
         &self.0
     }
 
+    /// The keys for one workspace's data that are made of these.
+    ///
+    /// # Errors
+    /// As of [`WrappingKey::of_workspace`].
+    pub fn of_workspace(&self, workspace: &str) -> Result<Self, SealError> {
+        let keys = self.0.iter().map(|key| key.of_workspace(workspace));
+        keys.collect::<Result<_, _>>().map(Self)
+    }
+
     /// From now on this key is the one for new data.
     ///
     /// # Errors

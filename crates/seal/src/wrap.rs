@@ -2,11 +2,14 @@
 
 use crate::{AES_256_GCM, SealError};
 use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey};
+use ::ring::hkdf::{HKDF_SHA256, Salt};
 use tarn_base::key::{DataKey, KEY_BYTES, KeyId};
 use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"TARNWKEY";
 const VERSION: u8 = 1;
+/// What else a user's key may be used for one day must not give the same keys.
+const PURPOSE: &[u8] = b"tarn workspace key";
 /// Magic, version, cipher, zeros; the ids of both keys; the nonce.
 const HEAD: usize = 16 + 16 + 16 + NONCE_LEN;
 /// Bytes of a wrapped key.
@@ -45,6 +48,28 @@ impl WrappingKey {
     /// What it is called.
     pub fn id(&self) -> KeyId {
         self.id
+    }
+
+    /// The key for one workspace's data that is made of this one: who has it learns nothing of this one, or of other workspaces'.
+    ///
+    /// # Errors
+    /// None that can be met; the cipher's own.
+    pub fn of_workspace(&self, workspace: &str) -> Result<Self, SealError> {
+        let secret = Salt::new(HKDF_SHA256, PURPOSE).extract(&self.secret[..]);
+        let fill = |what: &[u8], into: &mut [u8]| {
+            // It cannot fail: a key is as long as a digest, and an id shorter.
+            let mut okm = Zeroizing::new([0; KEY_BYTES]);
+            let info = [what, workspace.as_bytes()];
+            let made = secret.expand(&info, HKDF_SHA256);
+            let made = made.and_then(|made| made.fill(&mut okm[..]));
+            made.map_err(|_| SealError::Unwrap)?;
+            into.copy_from_slice(&okm[..into.len()]);
+            Ok::<_, SealError>(())
+        };
+        let (mut id, mut derived) = ([0; 16], Zeroizing::new([0; KEY_BYTES]));
+        fill(b"id ", &mut id)?;
+        fill(b"key ", &mut derived[..])?;
+        Ok(Self::new(KeyId(id), derived))
     }
 
     pub(crate) fn secret(&self) -> &[u8; KEY_BYTES] {

@@ -330,6 +330,50 @@ fn a_wrapped_key_is_its_owners_alone() {
 }
 
 #[test]
+fn a_workspace_has_keys_of_its_own_that_say_nothing_of_the_users() {
+    let user = KeyRing::new(wrapping(1));
+    let [a, b] = ["a-1", "b-2"].map(|w| user.of_workspace(w).unwrap());
+    let owner = Owner {
+        uid: 7,
+        dataset: "d",
+        version: "v",
+    };
+    let wrapped = a.newest().wrap(&key(3), owner, [5; 12]).unwrap();
+    assert_eq!(a.unwrap(&wrapped, owner).unwrap().secret(), key(3).secret());
+    // Made again of the same key, they are the same; nobody else has them.
+    let again = user.of_workspace("a-1").unwrap();
+    assert_eq!(
+        again.unwrap(&wrapped, owner).unwrap().secret(),
+        key(3).secret()
+    );
+    let other = KeyRing::new(wrapping(2)).of_workspace("a-1").unwrap();
+    for ring in [&user, &b, &other] {
+        assert_eq!(
+            ring.unwrap(&wrapped, owner).err(),
+            Some(SealError::OtherKey)
+        );
+    }
+    let texts = [&user, &a, &b, &other].map(|ring| ring.text().to_string());
+    let words =
+        |text: &str| -> Vec<String> { text.split(' ').skip(2).map(str::to_owned).collect() };
+    for (at, text) in texts.iter().enumerate() {
+        for word in words(text) {
+            let same = texts.iter().filter(|t| words(t).contains(&word));
+            assert_eq!(same.count(), 1, "{at}");
+        }
+        // As text they go to nodes.
+        let read = KeyRing::parse(text).unwrap();
+        assert_eq!(read.text(), text.clone().into());
+    }
+    // HKDF-SHA256 (RFC 5869) of 32 bytes of 1, worked out with another library.
+    let known = concat!(
+        "tarn-key 1 f7f97618041509583edb4abe117556c7 ",
+        "96c45f7271c3cd1a20aba953aff223e2e512019934fa0b456a35508fc6ee0d8b\n"
+    );
+    assert_eq!(texts[1], known);
+}
+
+#[test]
 fn keys_are_rotated_and_the_old_ones_still_open() {
     let owner = Owner {
         uid: 1000,

@@ -8,7 +8,7 @@ use tarn_base::hash::Hasher;
 use tarn_base::id::{InstanceId, Spot};
 use tarn_base::part::{PartClass, PartInfo, Place, StoreKey};
 use tarn_base::units::{Nanos, Time};
-use tarn_base::workflow::{Distribution, Partition, Step, Use};
+use tarn_base::workflow::{Distribution, KeepPartition, Partition, Step, Use};
 use tarn_ports::WorldError;
 
 /// An attempt that runs.
@@ -56,6 +56,7 @@ impl Simulation {
             }
         }
         self.check_room_for(run)?;
+        self.lend(run)?;
         let whole = (self.estimates.run_time)(id);
         let step = self.workflow.steps.get(id.step.at());
         let hangs = self.faults.hangs(self.now, id, run.attempt);
@@ -76,6 +77,33 @@ impl Simulation {
         };
         self.running.insert(id, running);
         Ok(())
+    }
+
+    /// Its partitions are made, in the room that was set aside for them.
+    fn lend(&mut self, run: &Run) -> Result<(), WorldError> {
+        for lent in &run.partitions {
+            let takes = self
+                .workflow
+                .partition(lent.partition)
+                .takes(lent.spots.len());
+            for spot in &lent.spots {
+                if !self.store.lend(&lent.key, *spot, takes) {
+                    let name = &self.workflow.partition(lent.partition).name;
+                    return broken(format!("there is no room for partition {name} at {spot:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What an attempt had for itself goes.
+    fn take_back(&mut self, run: &Run) {
+        for lent in &run.partitions {
+            if self.workflow.partition(lent.partition).keep == KeepPartition::Step {
+                let spots = lent.spots.iter();
+                spots.for_each(|s| self.store.take_back(&lent.key, *s));
+            }
+        }
     }
 
     /// Cores, memory and GPUs of nodes, and the cores of hosts, are never overcommitted.
@@ -137,6 +165,7 @@ impl Simulation {
         let Some(running) = self.running.remove(&id) else {
             return;
         };
+        self.take_back(&running.run);
         let ended = match running.fails {
             _ if running.lost => failed(FailureKind::NodeLost, "a node of it was lost"),
             Some(kind) => failed(kind, "as the fault plan wants it"),
@@ -280,6 +309,7 @@ impl Simulation {
             return;
         }
         if let Some(running) = self.running.remove(&id) {
+            self.take_back(&running.run);
             let usage = Usage {
                 wall: self.now - running.since,
                 ..Usage::default()

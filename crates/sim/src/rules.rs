@@ -5,6 +5,7 @@ mod account;
 mod actions;
 mod events;
 mod needs;
+mod partitions;
 
 use account::Account;
 use tarn_base::event::Event;

@@ -212,8 +212,12 @@ impl World for Simulation {
             Do::Stop { instance, attempt } => self.stop(*instance, *attempt),
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior)?,
             Do::Evict { part, key, at } => self.evict(*part, key, at)?,
+            Do::Discard { key, at, .. } => {
+                at.iter().for_each(|spot| self.store.take_back(key, *spot));
+            }
             Do::Assign { .. }
             | Do::Unassign { .. }
+            | Do::CopyImage { .. }
             | Do::Forget { .. }
             | Do::Note { .. }
             | Do::Finish { .. } => {}

@@ -14,6 +14,8 @@ pub(crate) struct Store {
     /// What lies on tiers of earlier makes of a part, with its space.
     strays: BTreeMap<(PartRef, StoreKey, Spot), u64>,
     tiers: BTreeMap<Spot, Fill>,
+    /// Partitions, with their space.
+    lent: BTreeMap<(StoreKey, Spot), u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,6 +86,23 @@ impl Store {
     pub(crate) fn release(&mut self, spot: Spot, bytes: u64) {
         if let Some(fill) = self.tiers.get_mut(&spot) {
             fill.used = fill.used.saturating_sub(bytes);
+        }
+    }
+
+    /// A partition is there, if it was not. Whether there was room.
+    pub(crate) fn lend(&mut self, key: &StoreKey, spot: Spot, bytes: u64) -> bool {
+        let at = (key.clone(), spot);
+        let there = self.lent.contains_key(&at) || self.reserve(spot, bytes);
+        if there {
+            self.lent.entry(at).or_insert(bytes);
+        }
+        there
+    }
+
+    /// It is there no more.
+    pub(crate) fn take_back(&mut self, key: &StoreKey, spot: Spot) {
+        if let Some(bytes) = self.lent.remove(&(key.clone(), spot)) {
+            self.release(spot, bytes);
         }
     }
 

@@ -48,6 +48,7 @@ fn cluster(nodes: u32, capacity: u64) -> Cluster {
             capacity,
             read: 0,
             write: 0,
+            lender: None,
         }],
     };
     Cluster {
@@ -128,6 +129,7 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
             name: "w".into(),
             external: None,
             erase: false,
+            partitions: Vec::new(),
             folder: "/".into(),
             data: vec![dataset("in", Partition::Entries), dataset("out", partition)],
             steps: vec![step("make", nodes, uses)],
@@ -218,6 +220,7 @@ fn run(nodes: &[u32], attempt: u32) -> Action {
         identity: Hash(7),
         store: "w-1.make".into(),
         reserve: 0,
+        partitions: Vec::new(),
     })))
 }
 

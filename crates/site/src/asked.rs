@@ -112,6 +112,7 @@ impl Site {
                     if job.nodes != nodes {
                         job.done.clear();
                         job.tries.clear();
+                        job.shared.clear();
                         left = std::mem::take(&mut job.nodes);
                         left.retain(|node| !nodes.contains(node));
                     }
@@ -163,6 +164,7 @@ impl Site {
             .collect::<Vec<_>>()
         {
             self.order(node, Why::Forget(id), Order::Dismiss(id));
+            self.take_back(id, node);
         }
         if is_over {
             self.answer_stage(id, Ok(Said::Done));
@@ -404,11 +406,12 @@ impl Site {
         let info = |(name, node): (&String, &crate::state::Node)| NodeInfo {
             name: name.clone(),
             up: node.is_up,
-            capacity: node.capacity.as_ref().map_or(0, |c| c.bytes),
+            capacity: node.capacity(),
             taken: node.taken(),
             persistent: node.capacity.as_ref().is_some_and(|c| c.persistent),
             orphans: node.orphans.len() as u64,
             draw: self.draws.get(name).copied().unwrap_or_default().0,
+            stores: node.store_infos(),
         };
         self.nodes.iter().map(info).collect()
     }

@@ -3,7 +3,7 @@
 use crate::MAX_LISTED;
 use crate::asked::Asker;
 use crate::state::{Dataset, JobState, Phase, Reads, Site, VersionId, VersionState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::named::Whose;
 use tarn_base::units::Elapsed;
 use tarn_base::workflow::{self, Keep, Role};
@@ -237,6 +237,19 @@ impl Site {
             let mut parts = version.parts.keys();
             parts.any(|part| n.parts.contains_key(&id.part(*part)))
         };
+        let places = |n: &crate::state::Node| {
+            let parts = version
+                .parts
+                .keys()
+                .filter_map(|part| n.places.get(&id.part(*part)));
+            let all: BTreeSet<&String> = parts.flatten().collect();
+            // Fast to slow.
+            let levels = n.levels.iter().filter(|level| all.contains(&level.name));
+            let names = levels.map(|level| level.name.clone());
+            names.filter(|name| !name.is_empty()).collect::<Vec<_>>()
+        };
+        let stores = self.nodes.iter().map(|(name, n)| (name.clone(), places(n)));
+        let stores = stores.filter(|(_, stores)| !stores.is_empty()).collect();
         let nodes = self.nodes.iter().filter(|(_, n)| has(n));
         let may_change = asker.may_change(id.owner).is_ok();
         let jobs = needed.get(id).into_iter().flatten();
@@ -251,6 +264,7 @@ impl Site {
             version: id.version,
             bytes: version.parts.values().map(|p| p.bytes).sum(),
             nodes: nodes.map(|(name, _)| name.clone()).collect(),
+            stores,
             awaits: version.maker.filter(|_| !Self::is_there(version)),
             until: self.until(id),
             ends_soon: !needed.contains_key(id) && self.ends_soon(id),
@@ -315,7 +329,7 @@ impl Site {
                 node: name.clone(),
                 owner: owner_of(*user, held),
                 what: match held {
-                    Held::Part(part) => part.to_string(),
+                    Held::Part(part) | Held::Copy(part, _) => part.to_string(),
                     Held::Job(job) => format!("folders of job {job}"),
                 },
                 bytes: *bytes,
@@ -354,7 +368,7 @@ impl Site {
 
 fn owner_of(user: Uid, held: &Held) -> Owner {
     match held {
-        Held::Part(part) => part.owner,
+        Held::Part(part) | Held::Copy(part, _) => part.owner,
         Held::Job(_) => Owner::User(user),
     }
 }

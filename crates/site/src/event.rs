@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tarn_base::units::Nanos;
-use tarn_proto::site::{Ask, Capacity, Epoch, Holding, Job, Order, Owner, Report, Said, Uid};
+use tarn_proto::site::{
+    Ask, Capacity, Epoch, Holding, Job, Order, Owner, Report, Said, Store, Uid,
+};
 
 /// Somebody who waits for an answer; means nothing after a restart.
 pub type Token = u64;
@@ -58,8 +60,11 @@ pub enum Event {
     Opened {
         /// Its name.
         node: String,
-        /// Its store.
+        /// Its store, or the first of them.
         capacity: Capacity,
+        /// All of them, fast to slow, if they have names.
+        #[serde(default)]
+        stores: Vec<Store>,
         /// All that it holds.
         holds: Vec<(Uid, Holding)>,
         /// The jobs that it lets in.

@@ -5,23 +5,12 @@ use crate::state::{Ordered, Phase, Site, Step, Version, VersionId, VersionState,
 use std::collections::BTreeSet;
 use tarn_base::units::{Nanos, Time};
 use tarn_base::workflow::Keep;
-use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held, Job, Owner, Part, Uid, Work};
 
 /// How long what nobody knows stays in a node's store.
 const ORPHAN: Nanos = 7 * 24 * 3600 * 1_000_000_000;
 /// How long a job that has ended is remembered.
 const MEMORY: Nanos = 24 * 3600 * 1_000_000_000;
-
-/// Whether there is room on a node.
-pub(crate) enum Space {
-    /// There is.
-    Free,
-    /// Something that can be had again is being removed.
-    Soon,
-    /// There is none.
-    None(Refusal),
-}
 
 impl Site {
     /// Time has passed.
@@ -141,10 +130,20 @@ impl Site {
         }
     }
 
-    /// A node's copy of a part goes.
-    fn remove_part(&mut self, node: &str, part: &Part) {
-        self.displace(node, part);
-        self.doom(node, Self::worker_of(part.owner), Held::Part(part.clone()));
+    /// A node's copies of a part go.
+    fn remove_part(&mut self, name: &str, part: &Part) {
+        let node = self.nodes.get(name);
+        let places = node.and_then(|node| node.places.get(part)).cloned();
+        self.displace(name, part);
+        for store in places.unwrap_or_else(|| BTreeSet::from([String::new()])) {
+            self.doom_copy((name, &store), part);
+        }
+    }
+
+    /// A copy is to be removed from a store of a node.
+    pub(crate) fn doom_copy(&mut self, (name, store): (&str, &str), part: &Part) {
+        let user = Self::worker_of(part.owner);
+        self.doom(name, user, Held::part_in(part, store));
     }
 
     /// Whose worker removes what is an owner's, when no job's user is at hand.
@@ -177,59 +176,14 @@ impl Site {
             return;
         };
         node.doomed.insert((user, held.clone()));
-        if node.is_up {
+        let is_away = match &held {
+            Held::Copy(_, store) => node.level(store).is_none_or(|level| level.is_away),
+            _ => false,
+        };
+        if node.is_up && !is_away {
             let work = Work::Remove(vec![held.clone()]);
             self.work(name, Why::Reclaim(user, held), (user, user), work);
         }
-    }
-
-    /// Whether so many bytes can be had on a node; if not, what can be had again elsewhere makes place.
-    pub(crate) fn make_room(&mut self, name: &str, bytes: u64) -> Space {
-        let Some(node) = self.nodes.get(name) else {
-            return Space::Free;
-        };
-        let capacity = node.capacity.as_ref().map_or(0, |c| c.bytes);
-        let coming = self.coming(name);
-        let taken = node.taken().saturating_add(coming);
-        let lacks = taken.saturating_add(bytes).saturating_sub(capacity);
-        if lacks == 0 {
-            return Space::Free;
-        }
-        let reclaims = |why: &Why| matches!(why, Why::Reclaim(..));
-        let mut under_way = self.orders.values();
-        if under_way.any(|o| o.node == name && reclaims(&o.why)) {
-            return Space::Soon;
-        }
-        let used = self.used();
-        let mut candidates: Vec<(bool, Time, u64, Part)> = Vec::new();
-        for (part, bytes) in &node.parts {
-            let Some(version) = self.unused(part, &used) else {
-                continue;
-            };
-            let others = self.nodes.iter();
-            let mut others = others.filter(|(other, n)| *other != name && n.is_up);
-            let is_elsewhere = others.any(|(_, n)| n.parts.contains_key(part));
-            if is_elsewhere || version.source.is_some() {
-                candidates.push((!is_elsewhere, version.used, *bytes, part.clone()));
-            }
-        }
-        // What another node has goes first, then what can be read outside again; each the longest unused first.
-        candidates.sort();
-        let mut freed = 0;
-        for (_, _, bytes, part) in candidates {
-            if freed >= lacks {
-                break;
-            }
-            freed += bytes;
-            self.remove_part(name, &part);
-        }
-        if freed >= lacks {
-            return Space::Soon;
-        }
-        let text = format!(
-            "node {name} has no room: {bytes} bytes are needed, {taken} of {capacity} are taken by data that is used or kept (`tarn data ls`)"
-        );
-        Space::None(Refusal::new(Code::NoSpace, text))
     }
 
     /// The version that a part is of, if no job uses it.
@@ -238,25 +192,33 @@ impl Site {
         self.version(&id).filter(|_| !used.contains(&id))
     }
 
-    /// Bytes that are on their way to a node.
-    fn coming(&self, name: &str) -> u64 {
-        let orders = self.orders.values().filter(|o| o.node == name);
-        orders.map(|order| self.brings(order)).sum()
-    }
-
     /// Bytes that an order brings to its node.
     pub(crate) fn brings(&self, order: &Ordered) -> u64 {
-        let Why::Job(_, Step::Fetch(part), _) = &order.why else {
+        let Why::Job(job, Step::Fetch(part), _) = &order.why else {
             return 0;
         };
-        let version = self.version(&VersionId::of(part));
-        version.map_or(0, |v| v.parts.get(&part.part).map_or(0, room))
+        let id = VersionId::of(part);
+        let known = self.version(&id).and_then(|v| v.parts.get(&part.part));
+        // Of a source that nobody has read: what its reader says.
+        let said = || {
+            let reads = &self.jobs.get(job)?.reads;
+            reads.iter().find(|r| r.version == id).map(|r| r.size)
+        };
+        known.map_or_else(|| said().unwrap_or(0), room)
     }
 
-    /// A job may write so much on a node.
-    pub(crate) fn promise(&mut self, job: Job, owner: Owner, node: &str, bytes: u64) {
+    /// A job may write so much of a dataset, or have a partition of that size, on a node, in this store.
+    pub(crate) fn promise(
+        &mut self,
+        job: Job,
+        (owner, name): (Owner, &str),
+        (node, store): (&str, String),
+        bytes: u64,
+    ) {
         if let Some(node) = self.nodes.get_mut(node) {
             *node.promised.entry((job, owner)).or_default() += bytes;
+            let key = (job, name.to_owned());
+            node.written.insert(key, (store, bytes));
         }
     }
 
@@ -270,6 +232,8 @@ impl Site {
     pub(crate) fn ended(&mut self, id: Job) {
         for node in self.nodes.values_mut() {
             node.promised.retain(|(job, _), _| *job != id);
+            node.written.retain(|(job, _), _| *job != id);
+            node.merged.retain(|(job, _), _| *job != id);
         }
         let Some(job) = self.jobs.get(&id) else {
             return;

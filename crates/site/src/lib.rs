@@ -9,7 +9,11 @@
 mod asked;
 mod data;
 mod event;
+mod finish;
 mod keep;
+mod lend;
+mod level;
+mod lift;
 mod node;
 mod reported;
 mod room;
@@ -38,6 +42,8 @@ pub const MAX_NODES: usize = tarn_base::bounds::MAX_NODES;
 pub const MAX_LISTED: usize = 20_000;
 /// Lines of a job's history: the newest stay.
 pub const MAX_HISTORY: usize = 64;
+/// Moves between stores of one node at a time that only make room: what they take of it, jobs there lack.
+pub const MAX_MOVES: usize = 4;
 /// Times that something is tried on a node for a job before the job is told that it failed.
 pub const MAX_TRIES: u32 = 3;
 
@@ -52,9 +58,10 @@ impl Site {
             Event::Opened {
                 node,
                 capacity,
+                stores,
                 holds,
                 jobs,
-            } => self.opened(&node, capacity, holds, &jobs),
+            } => self.opened(&node, (capacity, stores), holds, &jobs),
             Event::Closed { node } => self.closed(&node),
             Event::Reported { order, report } => self.reported(order, report),
             Event::Passed => self.expire(),

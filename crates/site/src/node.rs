@@ -1,11 +1,12 @@
 //! Nodes come and go. What one says that it holds is compared with what the log says.
 
 use crate::MAX_NODES;
-use crate::state::{Node, Phase, Site, VersionId, VersionState, Why};
+use crate::level::{Level, Moving};
+use crate::state::{Node, Phase, Site, VersionId, VersionState, Why, room};
 use std::collections::BTreeSet;
 use tarn_base::energy::Draw;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Capacity, Epoch, Held, Holding, Job, Order, Uid, Work};
+use tarn_proto::site::{Capacity, Epoch, Held, Holding, Job, Order, Part, Proof, Store, Uid, Work};
 
 impl Site {
     /// A node that takes orders says what it draws, and how many cores that is for. This is no event: no state follows from it.
@@ -21,8 +22,9 @@ impl Site {
         // Slurm's scripts ask again.
         self.arriving.clear();
         let names: Vec<String> = self.nodes.keys().cloned().collect();
+        self.unshare(None);
         for name in names {
-            self.closed(&name);
+            self.cut_off(&name);
         }
     }
 
@@ -30,7 +32,7 @@ impl Site {
     pub(crate) fn opened(
         &mut self,
         name: &str,
-        capacity: Capacity,
+        (capacity, stores): (Capacity, Vec<Store>),
         holds: Vec<(Uid, Holding)>,
         jobs: &[Job],
     ) {
@@ -41,36 +43,83 @@ impl Site {
         self.closed(name);
         let now = self.now;
         let node = self.nodes.entry(name.to_owned()).or_default();
+        node.levels = Level::all(&capacity, &stores);
+        let lone = capacity.free;
         node.capacity = Some(capacity);
         node.is_up = true;
         node.since = now;
-        let orphans = std::mem::take(&mut node.orphans);
+        node.stuck.clear();
+        // What lies in a store that the node has no more is found when it has it again.
+        let levels = &node.levels;
+        node.doomed.retain(|(_, held)| match held {
+            Held::Copy(_, store) => levels.iter().any(|level| level.name == *store),
+            _ => true,
+        });
         let doomed = node.doomed.clone();
-        let lost: BTreeSet<_> = node.parts.keys().cloned().collect();
-        let mut lost = lost;
+        self.compare(name, holds, &doomed);
+        let free = |store: &str| {
+            let told = stores.iter().find(|s| s.name == store);
+            told.map_or(lone, |store| store.capacity.free)
+        };
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.find_foreign(free);
+        }
+        for (user, held) in doomed {
+            self.doom(name, user, held);
+        }
+        self.go_on_moving(name);
+        for job in jobs {
+            let is_live = self.jobs.get(job).is_some_and(|j| {
+                j.phase != Phase::Ended && j.nodes.iter().any(|node| node == name)
+            });
+            match is_live {
+                true => self.advance_running(*job),
+                false => self.order(name, Why::Forget(*job), Order::Dismiss(*job)),
+            }
+        }
+        self.jobs_that_wait();
+    }
+
+    /// What a node says that it holds is compared with what the log says.
+    fn compare(&mut self, name: &str, holds: Vec<(Uid, Holding)>, doomed: &BTreeSet<(Uid, Held)>) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let orphans = std::mem::take(&mut node.orphans);
+        let known: BTreeSet<Part> = node.parts.keys().cloned().collect();
+        // Those that it does not tell of, unless their store is not there.
+        let is_away = |store: &String| node.level(store).is_some_and(|level| level.is_away);
+        let mut lost: BTreeSet<(Part, String)> = BTreeSet::new();
+        for part in &known {
+            let places = node.places.get(part).cloned();
+            let places = places.unwrap_or_else(|| BTreeSet::from([String::new()]));
+            let gone = places.into_iter().filter(|store| !is_away(store));
+            lost.extend(gone.map(|store| (part.clone(), store)));
+        }
         for (user, holding) in holds {
-            let user = match &holding.held {
-                Held::Part(part) => Self::worker_of(part.owner),
-                Held::Job(_) => user,
+            let store = holding.store;
+            let held = match holding.held {
+                Held::Part(part) => Held::part_in(&part, &store),
+                held => held,
             };
-            if doomed.contains(&(user, holding.held.clone())) {
+            let user = held.part().map_or(user, |part| Self::worker_of(part.owner));
+            let whole = held.part().map(|part| (user, Held::Part(part.clone())));
+            if doomed.contains(&(user, held.clone()))
+                || whole.is_some_and(|all| doomed.contains(&all))
+            {
                 continue;
             }
-            let is_orphan = match &holding.held {
-                Held::Part(part) => {
-                    let proof = self.proof_of(part);
-                    match (proof, holding.proof) {
-                        (Some(known), Some(said)) if known == said => {
-                            if !lost.remove(part) {
-                                // The log had given it up: its word is not enough.
-                                let why = Why::Check(part.clone(), known);
-                                let work = Work::Check(part.clone());
-                                self.work(name, why, (user, user), work);
-                            }
+            let is_orphan = match &held {
+                Held::Part(part) | Held::Copy(part, _) => {
+                    match (self.proof_of(part), holding.proof) {
+                        (Some(ours), Some(said)) if ours == said => {
+                            lost.remove(&(part.clone(), store.clone()));
+                            self.found((name, &store), part, ours, known.contains(part));
                             false
                         }
                         (Some(_), _) => {
-                            self.doom(name, user, holding.held.clone());
+                            self.doom(name, user, held.clone());
                             false
                         }
                         (None, _) => true,
@@ -79,35 +128,57 @@ impl Site {
                 Held::Job(job) => {
                     let is_live = self.jobs.get(job).is_some_and(|j| j.phase != Phase::Ended);
                     if !is_live {
-                        self.doom(name, user, holding.held.clone());
+                        self.doom(name, user, held.clone());
                     }
                     false
                 }
             };
             if is_orphan && let Some(node) = self.nodes.get_mut(name) {
-                let key = (user, holding.held);
+                let key = (user, held);
                 let since = orphans.get(&key).map_or(now, |(_, since)| *since);
                 node.orphans.insert(key, (holding.stored, since));
             }
         }
-        for part in lost {
-            self.displace(name, &part);
+        // After what was found: a part that lies in another store than it did stays the node's.
+        for (part, store) in lost {
+            self.unplace((name, &store), &part);
         }
-        for (user, held) in doomed {
-            self.doom(name, user, held);
-        }
-        for job in jobs {
-            let is_live = self.jobs.get(job).is_some_and(|j| {
-                j.phase != Phase::Ended && j.nodes.iter().any(|node| node == name)
-            });
-            if !is_live {
-                self.order(name, Why::Forget(*job), Order::Dismiss(*job));
-            }
-        }
-        self.jobs_that_wait();
     }
 
-    fn proof_of(&self, part: &tarn_proto::site::Part) -> Option<tarn_proto::site::Proof> {
+    /// A node has what the log knows, in this store.
+    fn found(&mut self, (name, store): (&str, &str), part: &Part, proof: Proof, is_known: bool) {
+        if is_known {
+            self.place((name, store), part, room(&proof));
+            return;
+        }
+        // The log had given it up: its word is not enough.
+        let user = Self::worker_of(part.owner);
+        let work = match store {
+            "" => Work::Check(part.clone()),
+            store => Work::CheckIn(part.clone(), store.to_owned()),
+        };
+        let why = Why::Check(part.clone(), proof);
+        self.work_in((name, store), why, (user, user), work);
+    }
+
+    /// What was on its way between stores goes on: the node has done it, does it still, or begins anew.
+    fn go_on_moving(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let present: BTreeSet<String> = node.present().map(|level| level.name.clone()).collect();
+        let is_possible = |m: &Moving| present.contains(&m.from) && present.contains(&m.to);
+        node.moving.retain(|_, moving| is_possible(moving));
+        let parts: Vec<Part> = node.moving.keys().cloned().collect();
+        for part in parts {
+            match self.proof_of(&part) {
+                Some(_) => self.order_move(name, &part),
+                None => self.moved(name, &part),
+            }
+        }
+    }
+
+    pub(crate) fn proof_of(&self, part: &Part) -> Option<Proof> {
         let version = self.version(&VersionId::of(part))?;
         if matches!(version.state, VersionState::Failed(_)) {
             return None;
@@ -115,8 +186,24 @@ impl Site {
         version.parts.get(&part.part).cloned()
     }
 
+    /// What a running job's nodes lend each other is seen to: this one may have begun anew.
+    fn advance_running(&mut self, id: Job) {
+        if self
+            .jobs
+            .get(&id)
+            .is_some_and(|j| j.phase == Phase::Running)
+        {
+            self.advance(id);
+        }
+    }
+
     /// A node is not heard of any more. What it has is still its own, and counts again when it is back.
     pub(crate) fn closed(&mut self, name: &str) {
+        self.unshare(Some(name));
+        self.cut_off(name);
+    }
+
+    fn cut_off(&mut self, name: &str) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(name) else {
             return;

@@ -2,7 +2,7 @@
 
 use crate::state::{Phase, Site, Step, VersionId, Why, room};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held, Job, Part, Proof, Report, Uid, Worked};
+use tarn_proto::site::{Job, Part, Proof, Report, Uid, Worked};
 
 impl Site {
     pub(crate) fn reported(&mut self, id: u64, report: Report) {
@@ -30,6 +30,16 @@ impl Site {
             Report::Worked { what, .. } => match what {
                 Worked::Failed(why) => self.unreported(id, &why),
                 Worked::Done | Worked::Inventory(_) => self.worked(id, None),
+                Worked::Serving { port } => {
+                    let ordered = self.orders.get(&id);
+                    if let Some((job, node)) = ordered.and_then(|o| match o.why {
+                        Why::Job(job, Step::Share, _) => Some((job, o.node.clone())),
+                        _ => None,
+                    }) {
+                        self.shared(job, &node, port);
+                    }
+                    self.worked(id, None);
+                }
                 Worked::Proven { proof, moved } => self.worked(id, Some((proof, moved))),
             },
         }
@@ -41,7 +51,9 @@ impl Site {
         };
         let node = ordered.node;
         match ordered.why {
-            Why::Job(job, step, from) => self.step_done(&node, job, step, from, proven),
+            Why::Job(job, step, from) => {
+                self.step_done((&node, &ordered.store), job, step, from, proven);
+            }
             Why::Reclaim(user, held) => {
                 if let Some(node) = self.nodes.get_mut(&node) {
                     node.doomed.remove(&(user, held));
@@ -52,17 +64,18 @@ impl Site {
                 // Meanwhile nobody may need it any more.
                 let known = self.version(&VersionId::of(&part));
                 if known.is_some_and(|v| v.parts.get(&part.part) == Some(&proof)) {
-                    self.place(&node, &part, room(&proof));
+                    self.place((&node, &ordered.store), &part, room(&proof));
                     self.jobs_that_wait();
                 }
             }
+            Why::Move(part) => self.moved(&node, &part),
             Why::Port(_) | Why::Forget(_) => {}
         }
     }
 
     fn step_done(
         &mut self,
-        node: &str,
+        (node, store): (&str, &str),
         id: Job,
         step: Step,
         from: Option<(String, Uid)>,
@@ -75,7 +88,7 @@ impl Site {
                     true => counts.between_nodes += moved,
                     false => counts.read_outside += moved,
                 });
-                self.fetched(node, part, proof);
+                self.fetched((node, store), part, proof);
                 if from.is_none()
                     && let Some(job) = self.jobs.get_mut(&id)
                 {
@@ -100,9 +113,9 @@ impl Site {
         self.advance(id);
     }
 
-    fn fetched(&mut self, node: &str, part: &Part, proof: Proof) {
+    fn fetched(&mut self, place: (&str, &str), part: &Part, proof: Proof) {
         let Some(version) = self.version_mut(&VersionId::of(part)) else {
-            self.doom_part(node, part);
+            self.doom_copy(place, part);
             return;
         };
         match version.parts.get(&part.part) {
@@ -112,16 +125,11 @@ impl Site {
             Some(known) if *known == proof => {}
             // It is not what the others have: nobody is to read it.
             Some(_) => {
-                self.doom_part(node, part);
+                self.doom_copy(place, part);
                 return;
             }
         }
-        self.place(node, part, room(&proof));
-    }
-
-    fn doom_part(&mut self, node: &str, part: &Part) {
-        let user = Self::worker_of(part.owner);
-        self.doom(node, user, Held::Part(part.clone()));
+        self.place(place, part, room(&proof));
     }
 
     fn part_made(&mut self, node: &str, id: Job, dataset: &str, proof: Proof) {
@@ -136,14 +144,19 @@ impl Site {
         };
         let (version, size) = (makes.version.clone(), makes.size);
         let part = version.part(at as u32);
-        if let Some(node) = self.nodes.get_mut(node)
-            && let Some(promised) = node.promised.get_mut(&(id, version.owner))
-        {
-            *promised = promised.saturating_sub(size);
+        let mut store = String::new();
+        if let Some(node) = self.nodes.get_mut(node) {
+            if let Some(promised) = node.promised.get_mut(&(id, version.owner)) {
+                *promised = promised.saturating_sub(size);
+            }
+            if let Some((at, bytes)) = node.written.get_mut(&(id, dataset.to_owned())) {
+                *bytes = 0;
+                store.clone_from(at);
+            }
         }
         if let Some(version) = self.version_mut(&version) {
             version.parts.insert(part.part, proof.clone());
-            self.place(node, &part, room(&proof));
+            self.place((node, &store), &part, room(&proof));
         }
     }
 
@@ -158,7 +171,12 @@ impl Site {
             // What could not be removed stays on the list; the node's next session tries again.
             Why::Reclaim(..) | Why::Port(_) | Why::Forget(_) => return,
             Why::Check(part, _) => {
-                self.doom_part(&node, &part);
+                self.doom_copy((&node, &ordered.store), &part);
+                return;
+            }
+            Why::Move(part) => {
+                let is_gone = why.code == Code::NotFound;
+                self.not_moved(&node, &part, is_gone, &why.text);
                 return;
             }
         };
@@ -180,11 +198,18 @@ impl Site {
             why.code,
             Code::Denied | Code::NotFound | Code::Exists | Code::Invalid | Code::NoSpace
         );
+        let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         let is_copy = job.phase == Phase::Sending && matches!(step, Step::Fetch(_));
         let has_failed = !is_lost && job.has_failed(&node, &step);
+        let is_lending = matches!(step, Step::Share | Step::Join(_));
+        if is_lending && job.phase == Phase::Running && (has_failed || is_final) {
+            // No stage of it fails; its tasks are told when they open what is not lent there any more.
+            job.note(now, format!("{node}: {}", why.text));
+            return;
+        }
         if !is_copy && (has_failed || is_final && !is_lost) {
             let text = format!("{node}: {}", why.text);
             self.failed_step(id, &step, Refusal::new(why.code, text));

@@ -1,7 +1,7 @@
 //! Room on nodes: what no node can ever give, and which nodes have none for a job.
 
 use crate::MAX_ADVISED;
-use crate::state::{JobState, Node, Phase, Site, room};
+use crate::state::{JobState, Makes, Node, Phase, Site, room};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Excluded, Job, MAX_EXCLUDED, Part};
@@ -9,19 +9,60 @@ use tarn_proto::site::{Excluded, Job, MAX_EXCLUDED, Part};
 impl Site {
     /// A job that wants more on a node than any has would wait for ever.
     pub(crate) fn check_size(&self, job: &JobState) -> Result<(), Refusal> {
-        let capacities = self.nodes.values().filter_map(|n| n.capacity.as_ref());
-        let largest = capacities.map(|capacity| capacity.bytes).max();
+        let known = self.nodes.values().filter(|n| n.capacity.is_some());
+        let largest = known.map(Node::capacity).max();
         let sizes = job.makes.iter().map(|makes| makes.size);
-        let wants = sizes.fold(0, u64::saturating_add);
+        let wants = sizes.fold(job.lent_bytes(), u64::saturating_add);
         match largest {
             Some(largest) if wants > largest => Err(Refusal::new(
                 Code::NoSpace,
                 format!(
-                    "it says that it writes {wants} bytes on a node (`size`), and no node has more than {largest} for tarn"
+                    "it says that it writes {wants} bytes on a node (`size`), partitions included, and no node has more than {largest} for tarn"
                 ),
             )),
-            _ => Ok(()),
+            _ => self.check_each(job),
         }
+    }
+
+    /// What a job writes of one dataset lies in one store.
+    fn check_each(&self, job: &JobState) -> Result<(), Refusal> {
+        let levels = self.nodes.values().flat_map(|n| &n.levels);
+        let largest = levels.map(|level| level.bytes).max();
+        let over = |m: &&Makes| largest.is_some_and(|largest| m.size > largest);
+        match job.makes.iter().find(over) {
+            None => Ok(()),
+            Some(makes) => {
+                let text = format!(
+                    "`{}` is said to take {} bytes (`size`), and no node has a store of as much",
+                    makes.version.dataset, makes.size
+                );
+                Err(Refusal::new(Code::NoSpace, text))
+            }
+        }
+    }
+
+    /// A job that wishes a store that no node has was misspelt, or is another site's.
+    pub(crate) fn check_tiers(&self, job: &JobState) -> Result<(), Refusal> {
+        let levels = self.nodes.values().flat_map(|n| &n.levels);
+        let names: BTreeSet<&String> = levels.map(|level| &level.name).collect();
+        let reads = job.reads.iter().filter_map(|r| r.tier.as_ref());
+        let lent = job.partitions.iter().filter_map(|p| p.tier.as_ref());
+        let makes = job.makes.iter().filter_map(|m| m.tier.as_ref());
+        let mut wishes = reads.chain(makes).chain(lent);
+        let Some(wish) = wishes.find(|wish| !names.is_empty() && !names.contains(wish)) else {
+            return Ok(());
+        };
+        let named: Vec<&str> = names
+            .iter()
+            .map(|n| n.as_str())
+            .filter(|n| !n.is_empty())
+            .collect();
+        let what = match named.is_empty() {
+            true => "the nodes' stores have no names: leave `tier` out".into(),
+            false => format!("the stores are {}", named.join(", ")),
+        };
+        let text = format!("`tier`: no node has a store `{wish}`; {what}");
+        Err(Refusal::new(Code::Invalid, text))
     }
 
     /// Jobs that wait for nodes, at most [`MAX_ADVISED`], those with the lowest numbers first: which nodes each is not to get, which changes with
@@ -48,6 +89,7 @@ impl Site {
                 && node.parts.is_empty()
                 && node.promised.is_empty()
                 && node.doomed.is_empty()
+                && node.moving.is_empty()
         };
         let empty = self.nodes.iter().filter(|(_, node)| is_empty(node));
         let spare = empty.filter(|(name, _)| !taken.contains(name) && !ordered.contains(name));
@@ -61,7 +103,7 @@ impl Site {
             let Some(node) = self.nodes.get(name) else {
                 return false;
             };
-            let here = reads.iter().filter(|(p, _)| node.parts.contains_key(p));
+            let here = reads.iter().filter(|(p, _)| node.has(p));
             let here: u64 = here.map(|(_, bytes)| bytes).sum();
             *spare < most.saturating_sub(here)
         };
@@ -78,7 +120,8 @@ impl Site {
         // What only the first of several nodes needs is the gate's to see.
         let is_one = job.wants <= 1;
         let makes = job.makes.iter().filter(|m| is_one || m.rule.is_some());
-        let writes = makes.map(|m| m.size).fold(0, u64::saturating_add);
+        let writes = makes.map(|m| m.size);
+        let writes = writes.fold(job.lent_bytes(), u64::saturating_add);
         let reads = job.reads.iter().filter(|r| is_one || !r.on_first);
         let parts = reads.flat_map(|reads| {
             let parts = self.version(&reads.version).into_iter();
@@ -101,7 +144,8 @@ impl Site {
             *coming.entry(&order.node).or_default() += self.brings(order);
         }
         let measured = up().filter_map(|(name, node)| {
-            let capacity = node.capacity.as_ref()?.bytes;
+            node.capacity.as_ref()?;
+            let capacity = node.capacity();
             let comes = coming.get(&name[..]).copied().unwrap_or(0);
             Some((name, node, capacity, node.taken().saturating_add(comes)))
         });

@@ -1,7 +1,8 @@
 //! What the tasks of a job see: of encrypted datasets a copy in clear, in the job's own memory.
 
+use crate::lend;
 use crate::state::{JobState, Reads, Site, Step, VersionId, room};
-use tarn_proto::site::{Job, Mount, Order, Owner, Work};
+use tarn_proto::site::{Job, Mount, Order, Owner, Part, Work};
 
 /// Bytes of a job's memory beyond what its datasets take: folders.
 const FOLDERS: u64 = 1 << 20;
@@ -42,7 +43,11 @@ impl Site {
         let mut is_whole = true;
         for node in job.readers(reads) {
             let dataset = reads.name.clone();
+            let step = Step::View(dataset.clone());
+            let is_begun = Self::is_done(job, node, &step) || self.is_under_way(id, node, &step);
+            let store = self.store_to_merge((id, is_begun), node, reads, &parts);
             let work = Work::View {
+                store,
                 job: id,
                 dataset: dataset.clone(),
                 parts: parts.clone(),
@@ -53,14 +58,35 @@ impl Site {
                 group: job.group,
                 work: Box::new(work),
             };
-            is_whole &= self.once(id, job, node, Step::View(dataset), order);
+            is_whole &= self.once(id, job, node, step, order);
         }
         is_whole
+    }
+
+    /// The store in which a dataset of several parts is merged for a job: where all of them lie; it stays that one.
+    fn store_to_merge(
+        &mut self,
+        (id, is_begun): (Job, bool),
+        node: &str,
+        reads: &Reads,
+        parts: &[Part],
+    ) -> String {
+        let Some(node) = self.nodes.get_mut(node) else {
+            return String::new();
+        };
+        let common = node.common(parts).map(|level| level.name.clone());
+        let key = (id, reads.name.clone());
+        if !is_begun {
+            node.merged.remove(&key);
+        }
+        let merged = node.merged.entry(key);
+        merged.or_insert(common.unwrap_or_default()).clone()
     }
 
     /// What the tasks of a job see on the node at this position.
     pub(crate) fn mounts(&self, id: Job, job: &JobState, at: usize) -> Vec<Mount> {
         let mut mounts = Vec::new();
+        let node = job.nodes.get(at).and_then(|name| self.nodes.get(name));
         for reads in job
             .reads
             .iter()
@@ -85,12 +111,20 @@ impl Site {
                 _ => format!("{owner}/j/{id}/v/{dataset}").into(),
             };
             let path = file.map_or_else(|| path.clone(), |file| path.join(file));
+            let store = node.and_then(|node| match &parts[..] {
+                _ if in_memory => None,
+                [only] => node.places_of(only).next().map(|level| &level.name),
+                _ => node.merged.get(&(id, dataset.clone())),
+            });
             mounts.push(Mount {
+                store: store.cloned().unwrap_or_default(),
                 dataset,
                 owner,
                 path,
                 writable: false,
                 in_memory,
+                partition: false,
+                spread: None,
             });
         }
         for makes in job.makes.iter().filter(|m| at == 0 || m.rule.is_some()) {
@@ -101,14 +135,20 @@ impl Site {
                 true => format!("{owner}/w/{dataset}"),
                 false => format!("{owner}/j/{id}/w/{dataset}"),
             };
+            let written = node.and_then(|node| node.written.get(&(id, dataset.clone())));
+            let store = written.filter(|_| !in_memory).map(|(store, _)| store);
             mounts.push(Mount {
+                store: store.cloned().unwrap_or_default(),
                 path: path.into(),
                 owner,
                 dataset,
                 writable: true,
                 in_memory,
+                partition: false,
+                spread: None,
             });
         }
+        mounts.extend(lend::mounts(id, job, node));
         mounts
     }
 }

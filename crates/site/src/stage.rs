@@ -1,14 +1,12 @@
 //! The way of a job: in each phase, what must be there on its nodes is compared with what is, and what is missing is ordered. When
 //! nothing is missing, the phase is over.
 
-use crate::keep::Space;
-use crate::state::{
-    JobState, Makes, Node, Phase, Reads, Site, Step, VersionId, VersionState, Why, room,
-};
+use crate::lift::{For, Space};
+use crate::state::{JobState, Node, Phase, Reads, Site, Step, VersionId, VersionState, Why, room};
 use std::path::Path;
 use tarn_base::units::{Nanos, SECOND};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held, Job, Order, Origin, Part, Peer, Proof, Said, Work};
+use tarn_proto::site::{Held, Job, Order, Origin, Owner, Part, Peer, Proof, Said, Work};
 
 /// Transfers at a time from one node to others, for one job.
 const MAX_FROM_ONE: usize = 2;
@@ -16,7 +14,7 @@ const MAX_FROM_ONE: usize = 2;
 const PATIENCE: Nanos = 60 * SECOND;
 
 /// What a look at a job has found.
-enum Look {
+pub(crate) enum Look {
     /// Something is under way, or was ordered.
     Busy,
     /// Nothing is missing.
@@ -37,6 +35,11 @@ impl Site {
             Phase::Publishing => self.publish(id, &job),
             Phase::Sending => self.send(id, &job),
             Phase::Leaving => self.leave(id, &job),
+            Phase::Running => {
+                // Nobody waits for it.
+                self.share(id, &job);
+                return;
+            }
             _ => return,
         };
         match look {
@@ -153,12 +156,21 @@ impl Site {
             self.brought(id, &why.text);
             return;
         }
+        let is_staging = |job: &JobState| job.phase == Phase::Staging;
+        if self.jobs.get(&id).is_some_and(is_staging) {
+            // Slurm takes its nodes back.
+            self.count_nodes(id);
+        }
         if let Some(job) = self.jobs.get_mut(&id) {
             job.waits = Some(why.text.clone());
             job.note(now, why.text.clone());
             job.tries.clear();
             match job.phase {
-                Phase::Staging => job.phase = Phase::Waiting,
+                Phase::Staging => {
+                    job.phase = Phase::Waiting;
+                    // Meanwhile what it was to see may be moved.
+                    job.done.retain(|(_, step)| *step != Step::Admit);
+                }
                 // What cannot be rescued does not hold its nodes.
                 phase if job.is_leaving && phase < Phase::Leaving => {
                     job.phase = Phase::Leaving;
@@ -172,13 +184,13 @@ impl Site {
         self.answer_stage(id, Err(why));
     }
 
-    fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
+    pub(crate) fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
         self.orders.values().any(|o| {
             o.node == node && matches!(&o.why, Why::Job(job, of, _) if *job == id && of == step)
         })
     }
 
-    fn is_done(job: &JobState, node: &str, step: &Step) -> bool {
+    pub(crate) fn is_done(job: &JobState, node: &str, step: &Step) -> bool {
         job.done.contains(&(node.to_owned(), step.clone()))
     }
 
@@ -205,7 +217,7 @@ impl Site {
     }
 
     /// A node that does not answer is waited for, but not for ever.
-    fn wait_for(&mut self, id: Job, node: &str) -> Result<(), Look> {
+    pub(crate) fn wait_for(&mut self, id: Job, node: &str) -> Result<(), Look> {
         let known = self.nodes.entry(node.to_owned());
         let since = self.now;
         let known = known.or_insert_with(|| Node {
@@ -262,9 +274,9 @@ impl Site {
                 let dataset = makes.version.dataset.clone();
                 let step = Step::Prepare(dataset.clone());
                 if !Self::is_done(job, node, &step) && !self.is_under_way(id, node, &step) {
-                    let owner = makes.version.owner;
-                    match self.make_room(node, makes.size) {
-                        Space::Free => self.promise(id, owner, node, makes.size),
+                    let what = (makes.version.owner, &*dataset);
+                    match self.set_aside(node, what, For::maker(id, makes)) {
+                        Space::In(_) => {}
                         Space::Soon => {
                             is_whole = false;
                             continue;
@@ -273,6 +285,7 @@ impl Site {
                     }
                 }
                 let work = Work::Prepare {
+                    store: self.written_in(id, node, &dataset),
                     job: id,
                     dataset,
                     parts: parts.clone().unwrap_or_default(),
@@ -285,6 +298,14 @@ impl Site {
         if !is_whole {
             return Look::Busy;
         }
+        match self.lend(id, job) {
+            Look::Whole => {}
+            look => return look,
+        }
+        match self.share(id, job) {
+            Look::Whole => {}
+            look => return look,
+        }
         for (at, node) in job.nodes.iter().enumerate() {
             let order = Order::Admit {
                 job: id,
@@ -294,6 +315,27 @@ impl Site {
             is_whole &= self.once(id, job, node, Step::Admit, order);
         }
         if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// Room for what a job writes, or for a partition of it, on a node, once.
+    pub(crate) fn set_aside(&mut self, node: &str, what: (Owner, &str), whom: For<'_>) -> Space {
+        let known = self.nodes.get(node);
+        let key = (whom.job, what.1.to_owned());
+        if let Some((store, _)) = known.and_then(|node| node.written.get(&key)) {
+            return Space::In(store.clone());
+        }
+        let space = self.make_room(node, whom.size, whom);
+        if let Space::In(store) = &space {
+            self.promise(whom.job, what, (node, store.clone()), whom.size);
+        }
+        space
+    }
+
+    /// The store in which a job writes a dataset, or has a partition.
+    pub(crate) fn written_in(&self, id: Job, node: &str, name: &str) -> String {
+        let key = (id, name.to_owned());
+        let written = self.nodes.get(node).and_then(|node| node.written.get(&key));
+        written.map_or_else(String::new, |(store, _)| store.clone())
     }
 
     pub(crate) fn parts_of(&self, version: &VersionId) -> Vec<Part> {
@@ -347,16 +389,25 @@ impl Site {
             }
         }
         let mut is_whole = true;
+        let source = version.source.as_deref();
+        let whom = For {
+            job: id,
+            tier: reads.tier.as_deref(),
+            size: reads.size,
+        };
         for node in job.readers(reads) {
+            let mut is_here = true;
             for (part, proof) in &parts {
-                match self.bring_part(
-                    id,
-                    job,
-                    node,
-                    part,
-                    proof.as_ref(),
-                    version.source.as_deref(),
-                ) {
+                let about = (part, proof.as_ref(), source);
+                match self.bring_part(whom, job, node, about) {
+                    Look::Whole => {}
+                    Look::Busy => is_here = false,
+                    never => return never,
+                }
+            }
+            is_whole &= is_here;
+            if is_here {
+                match self.lift(id, job, node, reads) {
                     Look::Whole => {}
                     Look::Busy => is_whole = false,
                     never => return never,
@@ -382,15 +433,18 @@ impl Site {
             return true;
         };
         let part = reads.version.part(number);
-        let mut have = self
-            .nodes
-            .iter()
-            .filter(|(_, n)| n.is_up && n.parts.contains_key(&part));
+        let mut have = self.nodes.iter().filter(|(_, n)| n.is_up && n.has(&part));
         let Some(node) = have.next().map(|(name, _)| name.clone()) else {
             // Nobody has it any more: it is read anew, and compared with what was published then.
             return true;
         };
+        let known = &self.nodes[&node];
+        if known.moving.contains_key(&part) {
+            return false;
+        }
+        let store = known.places_of(&part).next();
         let work = Work::Fetch {
+            store: store.map_or_else(String::new, |level| level.name.clone()),
             part,
             from: Origin::Outside(source.to_owned()),
             sealed: proof.sealed,
@@ -433,34 +487,31 @@ impl Site {
         Ok(())
     }
 
-    fn bring_part(
+    pub(crate) fn bring_part(
         &mut self,
-        id: Job,
+        whom: For<'_>,
         job: &JobState,
         node: &str,
-        part: &Part,
-        proof: Option<&Proof>,
-        source: Option<&Path>,
+        (part, proof, source): (&Part, Option<&Proof>, Option<&Path>),
     ) -> Look {
-        if self
-            .nodes
-            .get(node)
-            .is_some_and(|n| n.parts.contains_key(part))
-        {
+        if self.nodes.get(node).is_some_and(|n| n.has(part)) {
             return Look::Whole;
         }
         let step = Step::Fetch(part.clone());
         if self.is_fetched(node, part) {
             return Look::Busy;
         }
-        match self.make_room(node, proof.map_or(0, room)) {
-            Space::Free => {}
+        let id = whom.job;
+        let space = self.make_room(node, proof.map_or(whom.size, room), whom);
+        let store = match space {
+            Space::In(store) => store,
             Space::Soon => return Look::Busy,
             Space::None(why) => return Look::Never(why),
-        }
+        };
+        let place = (node, &store[..]);
         let user = Self::rights(part.owner, job.user);
         let rights = (user, job.group);
-        let have = |n: &Node| n.is_up && n.parts.contains_key(part);
+        let have = |n: &Node| n.is_up && n.has_still(part);
         let sources: Vec<String> = self
             .nodes
             .iter()
@@ -478,6 +529,7 @@ impl Site {
             from,
             proof: proof.cloned(),
             sealed,
+            store: store.clone(),
         };
         match (best, source) {
             (Some(peer), _) => {
@@ -495,14 +547,16 @@ impl Site {
                     port,
                 });
                 let why = Why::Job(id, step, Some((peer, user)));
-                self.work(node, why, rights, fetch(from));
+                self.work_in(place, why, rights, fetch(from));
                 Look::Busy
             }
+            // Whoever has it moves it just now.
+            (None, _) if self.is_moving(part) => Look::Busy,
             // What several nodes lack is read outside once.
             (None, Some(_)) if self.is_fetched_anywhere(part) => Look::Busy,
             (None, Some(path)) => {
                 let from = Origin::Outside(path.to_owned());
-                self.work(node, Why::Job(id, step, None), rights, fetch(from));
+                self.work_in(place, Why::Job(id, step, None), rights, fetch(from));
                 Look::Busy
             }
             (None, None) => {
@@ -521,7 +575,13 @@ impl Site {
         })
     }
 
-    fn is_fetched_anywhere(&self, part: &Part) -> bool {
+    /// Whether a node that answers has a part that goes from one store of it to another.
+    fn is_moving(&self, part: &Part) -> bool {
+        let moves = |n: &Node| n.is_up && n.has(part) && n.moving.contains_key(part);
+        self.nodes.values().any(moves)
+    }
+
+    pub(crate) fn is_fetched_anywhere(&self, part: &Part) -> bool {
         let fetches = |why: &Why| matches!(why, Why::Job(_, Step::Fetch(of), _) if of == part);
         self.orders.values().any(|o| fetches(&o.why))
     }
@@ -536,7 +596,7 @@ impl Site {
         }
     }
 
-    fn last_seen(&self, part: &Part) -> String {
+    pub(crate) fn last_seen(&self, part: &Part) -> String {
         let have = self
             .nodes
             .iter()
@@ -546,193 +606,6 @@ impl Site {
             true => "none is known".into(),
             false => names.join(", "),
         }
-    }
-
-    /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
-    fn publish(&mut self, id: Job, job: &JobState) -> Look {
-        let mut is_whole = true;
-        for makes in &job.makes {
-            let is_wanted = job.is_well || makes.rescue.is_some();
-            for (at, node) in job.writers(makes).iter().enumerate() {
-                if !is_wanted {
-                    continue;
-                }
-                let step = Step::Publish(makes.version.dataset.clone());
-                if !Self::is_done(job, node, &step) {
-                    match self.wait_for(id, node) {
-                        Ok(()) => {}
-                        // What was there is lost with the node: who reads it is told.
-                        Err(Look::Never(why)) => {
-                            self.fail_version(&makes.version, &why.text);
-                            continue;
-                        }
-                        Err(look) => return look,
-                    }
-                }
-                let work = Work::Publish {
-                    job: id,
-                    part: makes.version.part(at as u32),
-                    slice: job.slice(makes, at),
-                    sealed: self.is_sealed(&makes.version),
-                };
-                is_whole &= self.once(id, job, node, step, do_as(job, work));
-            }
-        }
-        if is_whole {
-            self.published(id, job);
-            Look::Whole
-        } else {
-            Look::Busy
-        }
-    }
-
-    /// It will never be there.
-    pub(crate) fn fail_version(&mut self, id: &VersionId, why: &str) {
-        let now = self.now;
-        if let Some(version) = self.version_mut(id) {
-            version.used = now;
-            version.state = VersionState::Failed(why.to_owned());
-        }
-    }
-
-    fn published(&mut self, id: Job, job: &JobState) {
-        let now = self.now;
-        for makes in &job.makes {
-            if let Some(version) = self.version_mut(&makes.version)
-                && version.state == VersionState::Promised
-            {
-                version.used = now;
-                version.state = match job.is_well {
-                    true => VersionState::There,
-                    false => VersionState::Failed(format!("job {id} failed")),
-                };
-            }
-        }
-    }
-
-    /// What has a `dest` goes there, and copies are made.
-    fn send(&mut self, id: Job, job: &JobState) -> Look {
-        let mut is_whole = true;
-        for makes in &job.makes {
-            let to = match job.is_well {
-                true => &makes.dest,
-                false => &makes.rescue,
-            };
-            if let Some(to) = to {
-                match self.send_to(id, job, &makes.version, to) {
-                    Look::Whole => {}
-                    Look::Busy => is_whole = false,
-                    never => return never,
-                }
-            }
-            if job.is_well && makes.copies > 1 {
-                is_whole &= self.copy(id, job, makes);
-            }
-        }
-        if is_whole { Look::Whole } else { Look::Busy }
-    }
-
-    fn send_to(&mut self, id: Job, job: &JobState, version: &VersionId, to: &Path) -> Look {
-        let known = self.version(version).map(|v| v.parts.clone());
-        let known = known.unwrap_or_default();
-        let step = Step::Send(version.dataset.clone());
-        let user = Self::rights(version.owner, job.user);
-        // Who has most of it takes the rest from the others.
-        let bytes = |node: &Node| -> u64 {
-            let parts = known
-                .iter()
-                .filter(|(part, _)| node.parts.contains_key(&version.part(**part)));
-            parts.map(|(_, proof)| proof.bytes.max(1)).sum()
-        };
-        let up = self.nodes.iter().filter(|(_, n)| n.is_up);
-        let Some((node, _)) = up.max_by_key(|(_, n)| bytes(n)) else {
-            return Look::Never(Refusal::new(Code::Lost, "no node answers"));
-        };
-        let node = node.clone();
-        if job.done.iter().any(|(_, done)| *done == step) {
-            return Look::Whole;
-        }
-        let sends = |why: &Why| matches!(why, Why::Job(job, of, _) if *job == id && *of == step);
-        if self.orders.values().any(|o| sends(&o.why)) {
-            return Look::Busy;
-        }
-        let mut parts = Vec::new();
-        for (number, proof) in &known {
-            let part = version.part(*number);
-            if self.nodes[&node].parts.contains_key(&part) {
-                parts.push((part, None, proof.clone()));
-                continue;
-            }
-            let mut up = self.nodes.iter().filter(|(_, n)| n.is_up);
-            let Some((peer, there)) = up.find(|(_, n)| n.parts.contains_key(&part)) else {
-                let text = format!(
-                    "{part} is on no node that answers: {}",
-                    self.last_seen(&part)
-                );
-                return Look::Never(Refusal::new(Code::Lost, text));
-            };
-            let peer = peer.clone();
-            let Some(port) = there.ports.get(&user).copied() else {
-                self.ask_port(&peer, (user, job.group));
-                return Look::Busy;
-            };
-            let at = Peer {
-                node: peer.clone(),
-                host: peer,
-                port,
-            };
-            parts.push((part, Some(at), proof.clone()));
-        }
-        let work = Work::Send {
-            parts,
-            dest: to.to_owned(),
-        };
-        self.work(&node, Why::Job(id, step, None), (user, job.group), work);
-        Look::Busy
-    }
-
-    /// Sees to replicas on as many nodes as a dataset asks for, as far as there are nodes with room.
-    fn copy(&mut self, id: Job, job: &JobState, makes: &Makes) -> bool {
-        let version = self.version(&makes.version).map(|v| v.parts.clone());
-        let mut is_whole = true;
-        for (number, proof) in version.unwrap_or_default() {
-            let part = makes.version.part(number);
-            let have = self
-                .nodes
-                .values()
-                .filter(|n| n.parts.contains_key(&part))
-                .count();
-            if have >= makes.copies as usize {
-                continue;
-            }
-            let free = |n: &Node| {
-                let capacity = n.capacity.as_ref().map_or(0, |c| c.bytes);
-                capacity.saturating_sub(n.taken())
-            };
-            let failed = |name: &str| {
-                job.tries
-                    .contains_key(&(name.to_owned(), Step::Fetch(part.clone())))
-            };
-            let others = self.nodes.iter().filter(|(name, n)| {
-                n.is_up && !n.parts.contains_key(&part) && free(n) >= room(&proof) && !failed(name)
-            });
-            let Some(node) = others
-                .max_by_key(|(_, n)| free(n))
-                .map(|(name, _)| name.clone())
-            else {
-                continue;
-            };
-            if self.is_fetched_anywhere(&part) {
-                is_whole = false;
-                continue;
-            }
-            match self.bring_part(id, job, &node, &part, Some(&proof), None) {
-                Look::Busy => is_whole = false,
-                // A copy that cannot be made is no reason to hold the job.
-                Look::Whole | Look::Never(_) => {}
-            }
-        }
-        is_whole
     }
 
     /// The job's folders go, and its tasks are let in no more.
@@ -765,7 +638,7 @@ impl Site {
     }
 }
 
-fn do_as(job: &JobState, work: Work) -> Order {
+pub(crate) fn do_as(job: &JobState, work: Work) -> Order {
     Order::Do {
         user: job.user,
         group: job.group,

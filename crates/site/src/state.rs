@@ -1,6 +1,8 @@
 //! What is known: nodes, datasets with their versions and parts, jobs.
 
 use crate::event::{Action, Config, Token};
+use crate::lend::Lent;
+use crate::level::{Level, Moving};
 use crate::usage::Meter;
 use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
@@ -42,14 +44,26 @@ pub struct Site {
 /// A node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Node {
-    /// Its store, as it was said last.
+    /// Its store, or the first of them, as it was said last.
     pub(crate) capacity: Option<Capacity>,
+    /// Its stores, fast to slow; one has no name.
+    #[serde(default)]
+    pub(crate) levels: Vec<Level>,
     /// Whether it takes orders.
     pub(crate) is_up: bool,
     /// Since when that is so, or is not.
     pub(crate) since: Time,
     /// The parts that it has, of versions that are known.
     pub(crate) parts: BTreeMap<Part, u64>,
+    /// In which of its stores each of them lies.
+    #[serde(default)]
+    pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
+    /// Those that are on their way from one store to another: also while nothing is heard of the node.
+    #[serde(default)]
+    pub(crate) moving: BTreeMap<Part, Moving>,
+    /// What could not be brought to a store, and when that was tried last.
+    #[serde(default)]
+    pub(crate) stuck: BTreeMap<(Part, String), Time>,
     /// What it is to remove.
     pub(crate) doomed: BTreeSet<(Uid, tarn_proto::site::Held)>,
     /// What is there, and nobody knows.
@@ -58,6 +72,12 @@ pub(crate) struct Node {
     pub(crate) ports: BTreeMap<Uid, u16>,
     /// Bytes that jobs were promised for what they write, by whose it will be.
     pub(crate) promised: BTreeMap<(Job, Owner), u64>,
+    /// In which store a job writes a dataset, or has a partition, and bytes that it was promised there.
+    #[serde(default)]
+    pub(crate) written: BTreeMap<(Job, String), (String, u64)>,
+    /// In which store a dataset of several parts was merged for a job.
+    #[serde(default)]
+    pub(crate) merged: BTreeMap<(Job, String), String>,
 }
 
 /// A workflow of one owner.
@@ -132,6 +152,12 @@ pub(crate) struct Reads {
     pub(crate) on_first: bool,
     /// It is the beginning of what the job writes, not read for itself.
     pub(crate) is_changed: bool,
+    /// Bytes that it is said to take: of a source that nobody has read.
+    #[serde(default)]
+    pub(crate) size: u64,
+    /// The store that it is wished to be read in.
+    #[serde(default)]
+    pub(crate) tier: Option<String>,
 }
 
 /// What a job makes.
@@ -150,6 +176,9 @@ pub(crate) struct Makes {
     pub(crate) rescue: Option<PathBuf>,
     /// On so many nodes at the end.
     pub(crate) copies: u32,
+    /// The store that it is wished to be written to.
+    #[serde(default)]
+    pub(crate) tier: Option<String>,
 }
 
 /// How far a job is.
@@ -206,6 +235,14 @@ pub(crate) struct JobState {
     pub(crate) wants: u32,
     pub(crate) reads: Vec<Reads>,
     pub(crate) makes: Vec<Makes>,
+    /// On each of its nodes, or over them.
+    #[serde(default)]
+    pub(crate) partitions: Vec<Lent>,
+    /// Where its nodes have said last that they lend their pieces of what lies over them, and how often one has said another port than before.
+    #[serde(default)]
+    pub(crate) shared: BTreeMap<String, u16>,
+    #[serde(default)]
+    pub(crate) moves: u32,
     pub(crate) nodes: Vec<String>,
     /// Its script ended well.
     pub(crate) is_well: bool,
@@ -231,6 +268,12 @@ pub(crate) enum Step {
     View(String),
     /// A folder is made to be written.
     Prepare(String),
+    /// A partition is made.
+    Lend(String),
+    /// The pieces of those that lie over its nodes are lent.
+    Share,
+    /// The node knows where the others lend theirs: after so many [`JobState::moves`].
+    Join(u32),
     /// The job's tasks are let in.
     Admit,
     /// What was written becomes a part.
@@ -248,6 +291,9 @@ pub(crate) enum Step {
 pub(crate) struct Ordered {
     pub(crate) node: String,
     pub(crate) why: Why,
+    /// The store that it is about.
+    #[serde(default)]
+    pub(crate) store: String,
 }
 
 /// What an order is for.
@@ -263,6 +309,8 @@ pub(crate) enum Why {
     Check(Part, Proof),
     /// A job that is over is let in no more.
     Forget(Job),
+    /// A part goes from one store of the node to another.
+    Move(Part),
 }
 
 impl VersionId {
@@ -356,14 +404,6 @@ impl JobState {
     }
 }
 
-impl Node {
-    /// Bytes that parts take, or jobs were promised.
-    pub(crate) fn taken(&self) -> u64 {
-        let parts = self.parts.values().sum::<u64>();
-        parts.saturating_add(self.promised.values().sum())
-    }
-}
-
 /// Bytes that something takes on a tier: file systems give room in pieces, and names take some too.
 pub(crate) fn room(proof: &Proof) -> u64 {
     let names = proof.entries.saturating_add(1).saturating_mul(4096);
@@ -442,12 +482,18 @@ impl Site {
     }
 
     pub(crate) fn order(&mut self, node: &str, why: Why, order: Order) {
+        self.order_in((node, ""), why, order);
+    }
+
+    /// Orders something that is about a store of the node.
+    pub(crate) fn order_in(&mut self, (node, store): (&str, &str), why: Why, order: Order) {
         self.next_order += 1;
         let number = self.next_order;
         let node = node.to_owned();
         let ordered = Ordered {
             node: node.clone(),
             why,
+            store: store.to_owned(),
         };
         self.orders.insert(number, ordered);
         self.actions.push(Action::Order {
@@ -457,9 +503,19 @@ impl Site {
         });
     }
 
-    pub(crate) fn work(&mut self, node: &str, why: Why, (user, group): (Uid, Gid), work: Work) {
+    pub(crate) fn work(&mut self, node: &str, why: Why, rights: (Uid, Gid), work: Work) {
+        self.work_in((node, ""), why, rights, work);
+    }
+
+    pub(crate) fn work_in(
+        &mut self,
+        place: (&str, &str),
+        why: Why,
+        (user, group): (Uid, Gid),
+        work: Work,
+    ) {
         let work = Box::new(work);
-        self.order(node, why, Order::Do { user, group, work });
+        self.order_in(place, why, Order::Do { user, group, work });
     }
 
     /// Whose rights reach a part, for a job of this user.

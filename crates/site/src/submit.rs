@@ -1,5 +1,6 @@
 //! A job comes: which versions it reads and makes, and whether there may be room for them.
 
+use crate::lend::lent;
 use crate::state::{JobState, Makes, Phase, Reads, Site, Version, VersionId, VersionState};
 use crate::{MAX_ADVISED, MAX_DATASETS, MAX_JOBS};
 use std::cmp::Reverse;
@@ -86,8 +87,10 @@ impl Site {
             return Err(Refusal::new(Code::Busy, text));
         }
         let mut state = self.resolve(job, submitted)?;
+        self.check_lent(&state)?;
         self.check_quota(&state)?;
         self.check_size(&state)?;
+        self.check_tiers(&state)?;
         self.claim(job, &state, submitted);
         if let Some(known) = self.jobs.remove(&job)
             && known.user == state.user
@@ -141,7 +144,7 @@ impl Site {
             for (part, proof) in &version.parts {
                 let part = reads.version.part(*part);
                 for (name, node) in self.nodes.iter().filter(|(_, n)| n.is_up) {
-                    if node.parts.contains_key(&part) {
+                    if node.has(&part) {
                         *bytes.entry(name).or_default() += proof.bytes.max(1);
                     }
                 }
@@ -244,6 +247,9 @@ impl Site {
             wants: step.nodes,
             reads: Vec::new(),
             makes: Vec::new(),
+            partitions: lent(workflow)?,
+            shared: BTreeMap::new(),
+            moves: 0,
             nodes: Vec::new(),
             is_well: false,
             done: BTreeSet::new(),
@@ -355,6 +361,8 @@ impl Site {
                 version: version.clone(),
                 on_first: used.distribution == Distribution::Single,
                 is_changed: used.role == Role::Inout,
+                size: dataset.size.unwrap_or(0),
+                tier: dataset.tier.clone(),
             });
         }
         if used.role == Role::In {
@@ -390,6 +398,10 @@ impl Site {
             dest: dataset.dest.clone(),
             rescue: rescue.map(|to| to.join(format!("{}-{}-{job}", workflow.name, dataset.name))),
             copies: dataset.copies,
+            tier: dataset.tier.clone().or_else(|| {
+                let mut steps = workflow.steps.iter();
+                steps.find_map(|step| step.tier.clone())
+            }),
         });
         Ok(())
     }
@@ -460,7 +472,7 @@ impl Site {
     }
 
     /// Whether a dataset has versions that are encrypted: then all that come are.
-    fn was_sealed(&self, id: &VersionId) -> bool {
+    pub(crate) fn was_sealed(&self, id: &VersionId) -> bool {
         let versions = self.dataset(id).map(|d| &d.versions);
         versions.is_some_and(|all| all.values().any(|v| v.is_sealed))
     }
@@ -485,7 +497,13 @@ impl Site {
             return Err(Refusal::new(Code::Quota, text));
         }
         let makes = state.makes.iter().filter(|m| m.version.owner == owner);
-        self.check_room_of(owner, makes.map(|m| m.size).sum())
+        let makes: u64 = makes.map(|m| m.size).sum();
+        let lent = match owner {
+            Owner::User(uid) if uid == state.user => state.lent_bytes(),
+            _ => 0,
+        };
+        let lent = lent.saturating_mul(u64::from(state.wants.max(1)));
+        self.check_room_of(owner, makes.saturating_add(lent))
     }
 
     /// Whether an owner may have so many bytes more.

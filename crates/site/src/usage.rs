@@ -111,10 +111,13 @@ impl Site {
             return;
         };
         let nodes = job.nodes.len() as u64;
+        let (owner, lent) = (job.owner, job.lent_bytes().saturating_mul(nodes));
         for owner in [job.owner, Owner::Project(job.group)] {
             let meter = self.meter(owner);
             meter.spread((began, now), nodes, |c| &mut c.node_nanos);
         }
+        let meter = self.meter(owner);
+        meter.spread((began, now), lent, |c| &mut c.byte_nanos);
     }
 
     /// Bytes that an owner has on all nodes, and was promised.
@@ -125,19 +128,39 @@ impl Site {
         promised.fold(stored, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// A node has a part now.
-    pub(crate) fn place(&mut self, node: &str, part: &Part, bytes: u64) {
+    /// A node has a part now, in this store. In how many of the node's stores a part lies is nothing to its owner.
+    pub(crate) fn place(&mut self, (node, store): (&str, &str), part: &Part, bytes: u64) {
         let Some(there) = self.nodes.get_mut(node) else {
             return;
         };
+        let places = there.places.entry(part.clone()).or_default();
+        places.insert(store.to_owned());
         let before = there.parts.insert(part.clone(), bytes).unwrap_or(0);
         let meter = self.meter(part.owner);
         meter.stored = (meter.stored - before.min(meter.stored)).saturating_add(bytes);
     }
 
+    /// A store of a node has it no more.
+    pub(crate) fn unplace(&mut self, (name, store): (&str, &str), part: &Part) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let is_last = node.places.get_mut(part).is_none_or(|places| {
+            places.remove(store);
+            places.is_empty()
+        });
+        if is_last {
+            self.displace(name, part);
+        }
+    }
+
     /// A node has it no more.
     pub(crate) fn displace(&mut self, node: &str, part: &Part) {
-        let Some(bytes) = self.nodes.get_mut(node).and_then(|n| n.parts.remove(part)) else {
+        let Some(node) = self.nodes.get_mut(node) else {
+            return;
+        };
+        node.places.remove(part);
+        let Some(bytes) = node.parts.remove(part) else {
             return;
         };
         let meter = self.meter(part.owner);
@@ -156,6 +179,11 @@ impl Site {
                     let nodes = job.nodes.len() as u64;
                     meter.spread((began, self.now), nodes, |c| &mut c.node_nanos);
                 }
+            }
+            if may_see(job.owner) {
+                let lent = job.lent_bytes().saturating_mul(job.nodes.len() as u64);
+                let meter = meters.entry(job.owner).or_default();
+                meter.spread((began, self.now), lent, |c| &mut c.byte_nanos);
             }
         }
         let mut infos = Vec::with_capacity(meters.len());

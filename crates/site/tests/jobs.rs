@@ -1,6 +1,9 @@
 //! The way of jobs over a site.
 
 mod data;
+mod lent;
+mod levels;
+mod outside;
 mod sealed;
 mod world;
 

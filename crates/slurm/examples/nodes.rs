@@ -31,6 +31,7 @@ fn run(program: &str) -> Result<(), SlurmError> {
         run: "r1".into(),
         patience: (1, 2),
         transport: "tcp".into(),
+        borrow: None,
         data: (1, [1; 32]),
     };
     let launch = Launch {

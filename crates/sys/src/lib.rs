@@ -9,6 +9,7 @@ pub mod hwloc;
 pub mod lock;
 pub mod memory;
 pub mod namespace;
+pub mod network;
 pub mod private;
 pub mod process;
 pub mod signals;

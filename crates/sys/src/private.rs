@@ -18,10 +18,10 @@ const ZEROS: [u8; 4096] = [0; 4096];
 /// What the system says: `AlreadyExists` where there is one.
 pub fn publish(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
+    // Nodes that share the folder may do the same at once, in processes of one number.
+    let own = u64::from_le_bytes(random()?);
+    name.push(format!(".{own:016x}.tmp"));
     let temporary = PathBuf::from(name);
-    // What a process of this number has left is nobody's.
-    let _ = std::fs::remove_file(&temporary);
     let mut options = OpenOptions::new();
     let made = options
         .write(true)

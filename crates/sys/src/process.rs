@@ -1,8 +1,11 @@
 //! Processes: fork of a single-threaded helper, reaping with resource usage, death with the parent.
 
 use rustix::process::{Pid, Signal};
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Which side of a fork this is.
@@ -55,6 +58,28 @@ impl Usage {
             memory: self.memory.max(other.memory),
         }
     }
+}
+
+/// The file that this code was loaded from: the program's, or that of the library that it is a part of.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn own_file() -> io::Result<PathBuf> {
+    let own = own_file as *const () as u64;
+    let maps = std::fs::read("/proc/self/maps")?;
+    let has_own = |line: &[u8]| {
+        let text = str::from_utf8(line.split(|b| *b == b' ').next()?).ok()?;
+        let (from, to) = text.split_once('-')?;
+        let from = u64::from_str_radix(from, 16).ok()?;
+        let to = u64::from_str_radix(to, 16).ok()?;
+        // The path stands last, and is all of what begins with the first slash.
+        let path = line.iter().position(|b| *b == b'/')?;
+        (from..to)
+            .contains(&own)
+            .then(|| PathBuf::from(OsStr::from_bytes(&line[path..])))
+    };
+    let found = maps.split(|b| *b == b'\n').find_map(has_own);
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Threads of this process.
@@ -153,6 +178,43 @@ pub fn die_with_parent(command: &mut Command, signal: Signal) -> &mut Command {
             } else {
                 Err(io::Error::from_raw_os_error(libc::ESRCH))
             }
+        })
+    }
+}
+
+/// Makes the command's process the leader of a session of its own, to which nothing is handed but its standard streams: an image can be
+/// taken of what is below it. With `powerless` it and what it starts have no capabilities, whoever they are. With `ipc` they have memory
+/// segments, semaphores and queues (System V, and POSIX queues) that nobody else has.
+pub fn begin_session(command: &mut Command, powerless: bool, ipc: bool) -> &mut Command {
+    // SAFETY: the closure only makes system calls (setsid, unshare, close_range, prctl), which are async-signal-safe, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::setsid()?;
+            if ipc && libc::unshare(libc::CLONE_NEWIPC) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let (first, last) = (3 as libc::c_uint, libc::c_uint::MAX);
+            let flags = libc::CLOSE_RANGE_CLOEXEC;
+            if libc::syscall(libc::SYS_close_range, first, last, flags) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let none = 0 as libc::c_ulong;
+            // Those that this kernel does not know are refused, and not there.
+            for capability in 0..if powerless { 64 as libc::c_ulong } else { 0 } {
+                libc::prctl(libc::PR_CAPBSET_DROP, capability, none, none, none);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Makes the command's process, and what it starts, take no notice of a signal.
+pub fn ignoring(command: &mut Command, signal: Signal) -> &mut Command {
+    // SAFETY: the closure only makes a system call (signal), which is async-signal-safe, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || match libc::signal(signal.as_raw(), libc::SIG_IGN) {
+            libc::SIG_ERR => Err(io::Error::last_os_error()),
+            _ => Ok(()),
         })
     }
 }
@@ -317,6 +379,11 @@ fn stat_of(pid: i32) -> Option<(i32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_code_is_in_the_test_program() {
+        assert_eq!(own_file().unwrap(), std::env::current_exe().unwrap());
+    }
 
     #[test]
     fn pipes_are_ignored_and_children_are_not() {

@@ -51,6 +51,43 @@ impl Drop for Blocked {
     }
 }
 
+/// Signals whose handlers are looked at: all but those of real time.
+const PLAIN: std::ops::RangeInclusive<libc::c_int> = 1..=31;
+
+/// What this process does on signals. As it is dropped all is as it was: a library that is loaded meanwhile leaves no handlers, nor does
+/// another thread.
+pub struct Handlers(Vec<(libc::c_int, libc::sigaction)>);
+
+fn handler(signal: libc::c_int) -> Option<libc::sigaction> {
+    let mut now = MaybeUninit::uninit();
+    // SAFETY: nothing is changed, and what there is is written, or an error returned.
+    unsafe {
+        let rc = libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr());
+        (rc == 0).then(|| now.assume_init())
+    }
+}
+
+impl Handlers {
+    /// As they are now.
+    pub fn keep() -> Self {
+        Self(PLAIN.filter_map(|s| Some((s, handler(s)?))).collect())
+    }
+}
+
+impl Drop for Handlers {
+    fn drop(&mut self) {
+        for (signal, before) in &self.0 {
+            let same = |now: libc::sigaction| {
+                (now.sa_sigaction, now.sa_flags) == (before.sa_sigaction, before.sa_flags)
+            };
+            if !handler(*signal).is_some_and(same) {
+                // SAFETY: what was there before.
+                unsafe { libc::sigaction(*signal, before, std::ptr::null_mut()) };
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +99,18 @@ mod tests {
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), now.as_mut_ptr());
             libc::sigismember(now.as_ptr(), signal) == 1
         }
+    }
+
+    #[test]
+    fn handlers_are_what_they_were() {
+        extern "C" fn other(_: libc::c_int) {}
+        let before = handler(libc::SIGURG).unwrap().sa_sigaction;
+        let kept = Handlers::keep();
+        // SAFETY: a handler that does nothing, of a signal that is ignored otherwise.
+        unsafe { libc::signal(libc::SIGURG, other as *const () as usize) };
+        assert_ne!(handler(libc::SIGURG).unwrap().sa_sigaction, before);
+        drop(kept);
+        assert_eq!(handler(libc::SIGURG).unwrap().sa_sigaction, before);
     }
 
     #[test]

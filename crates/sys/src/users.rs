@@ -1,8 +1,10 @@
 //! Users and groups by their names, as the system's services know them.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr;
 
 /// Bytes of an entry: a group may have very many members.
@@ -77,6 +79,18 @@ pub fn user_name(user: u32) -> io::Result<Option<String>> {
 /// As [`user_name`].
 pub fn primary_group(user: u32) -> io::Result<Option<u32>> {
     entry_of(user, |found| found.pw_gid)
+}
+
+/// The home folder of a user; none of a user that nobody knows.
+///
+/// # Errors
+/// As [`user_name`].
+pub fn home(user: u32) -> io::Result<Option<PathBuf>> {
+    entry_of(user, |found| {
+        // SAFETY: as above.
+        let home = unsafe { CStr::from_ptr(found.pw_dir) };
+        PathBuf::from(OsStr::from_bytes(home.to_bytes()))
+    })
 }
 
 fn entry_of<T>(user: u32, what: impl Fn(&libc::passwd) -> T) -> io::Result<Option<T>> {

@@ -1,8 +1,12 @@
 //! What can be said of a task before anything is looked at.
 
 use crate::core::Core;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use tarn_base::bounds::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 use tarn_base::grant::MAX_GRANTS;
+use tarn_base::object::{ObjectUrl, shown};
 use tarn_proto::local::{
     Allocation, Code, Kind, MAX_AFTER, PathBytes, Place, Refusal, SpaceSpec, TaskSpec, Uid,
 };
@@ -48,11 +52,35 @@ pub fn below(path: &PathBytes, root: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// A place outside, as it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outside {
+    /// An absolute path.
+    Path(Vec<u8>),
+    /// An object of a store, or a tree of them.
+    Object(ObjectUrl),
+}
+
+/// What an external place is.
+///
+/// # Errors
+/// When it is no path, no `file://` URL and no `s3://` one.
+pub fn outside(place: &PathBytes) -> Result<Outside, Refusal> {
+    let path = Path::new(OsStr::from_bytes(&place.0));
+    match ObjectUrl::of(path) {
+        Some(at) => at.map(Outside::Object).map_err(|why| {
+            let text = format!("`{}` is no place in an object store: {why}", shown(path));
+            invalid(text)
+        }),
+        None => external(place).map(Outside::Path),
+    }
+}
+
 /// The absolute path of an external place.
 ///
 /// # Errors
 /// When it is no path or `file://` URL.
-pub fn external(place: &PathBytes) -> Result<Vec<u8>, Refusal> {
+fn external(place: &PathBytes) -> Result<Vec<u8>, Refusal> {
     let bytes = &place.0;
     let path = match bytes.strip_prefix(b"file://") {
         Some(rest) => {
@@ -67,7 +95,7 @@ pub fn external(place: &PathBytes) -> Result<Vec<u8>, Refusal> {
             return Err(Refusal::new(
                 Code::Unsupported,
                 format!(
-                    "`{}`: only absolute paths and file:// URLs can be read and written",
+                    "`{}`: only absolute paths, file:// and s3:// URLs can be read and written",
                     place.show()
                 ),
             ));
@@ -187,6 +215,30 @@ impl Core {
         Ok(())
     }
 
+    /// Objects are reached with the keys of the user that tarnd runs as, which are nobody else's.
+    fn object(&self, user: Uid, at: &ObjectUrl, what: Use) -> Result<(), Refusal> {
+        if user != self.config.owner {
+            let text = format!(
+                "{at}: this tarnd has the keys of user {}, which user {user} may not use; have a tarnd of your own reach the store",
+                self.config.owner
+            );
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        match what {
+            Use::Remove => {
+                let text = format!(
+                    "{at}: a task removes nothing from an object store, where it could not be put aside first; copy it, and remove \
+                     it with the store's own tools"
+                );
+                Err(Refusal::new(Code::Unsupported, text))
+            }
+            Use::Write if at.key.is_empty() => Err(invalid(format!(
+                "{at} is a whole bucket, which nothing replaces: name a place in it, such as {at}result/"
+            ))),
+            Use::Read | Use::Write => Ok(()),
+        }
+    }
+
     fn place(&self, user: Uid, place: &Place, what: Use) -> Result<(), Refusal> {
         match place {
             Place::Space { name, path } => {
@@ -217,7 +269,10 @@ impl Core {
                 "memory cannot be moved or removed: copy it, then unregister it",
             )),
             Place::Memory { .. } => Ok(()),
-            Place::External(path) => external(path).map(drop),
+            Place::External(place) => match outside(place)? {
+                Outside::Path(_) => Ok(()),
+                Outside::Object(at) => self.object(user, &at, what),
+            },
             Place::Node { node, space, path } => {
                 name("node", node)?;
                 name("dataspace", space)?;

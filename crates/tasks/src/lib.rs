@@ -21,7 +21,7 @@ mod room;
 mod spaces;
 
 pub use crate::check::{
-    HIDDEN, below as check_path, external, name as check_name, space as check_space,
+    HIDDEN, Outside, below as check_path, name as check_name, outside, space as check_space,
 };
 pub use crate::core::{Core, Task};
 pub use job::{Added, Process};

@@ -637,7 +637,27 @@ fn what_makes_no_sense_or_is_not_allowed_is_refused() {
         (5, copy(memory.clone(), memory.clone()), Code::Invalid),
         (5, copy(out(b"relative"), at(b"x")), Code::Invalid),
         (5, copy(out(b"/a/../b"), at(b"x")), Code::Invalid),
-        (5, copy(out(b"s3://bucket"), at(b"x")), Code::Unsupported),
+        (5, copy(out(b"gs://bucket/x"), at(b"x")), Code::Unsupported),
+        (5, copy(out(b"s3://bucket/a//b"), at(b"x")), Code::Invalid),
+        (0, copy(at(b"x"), out(b"s3://bucket")), Code::Invalid),
+        (
+            0,
+            Kind::Remove {
+                at: out(b"s3://bucket/x"),
+            },
+            Code::Unsupported,
+        ),
+        (
+            0,
+            Kind::Move {
+                from: out(b"s3://bucket/x"),
+                to: at(b"x"),
+            },
+            Code::Unsupported,
+        ),
+        // The keys are the owner's.
+        (6, copy(out(b"s3://bucket/x"), out(b"/x")), Code::Denied),
+        (6, copy(out(b"/x"), out(b"s3://bucket/x")), Code::Denied),
         (5, copy(elsewhere, at(b"x")), Code::Unsupported),
         (6, copy(out(b"/x"), at(b"x")), Code::Denied),
         (

@@ -26,15 +26,25 @@ static void wrong(const char *what, const char *bytes, size_t length) {
 
 /* As tarnd writes it. */
 static size_t written(const struct job *job, char *to, size_t room) {
-    size_t at = (size_t)snprintf(to, room, "tarn-job %d\nuser\t%" PRIu32 "\nroot\t%s\n", job->version,
-                                 job->user, job->root);
+    size_t at = (size_t)snprintf(to, room, "tarn-job %d\nuser\t%" PRIu32 "\n", job->version, job->user);
+    for (size_t i = 0; i < job->stores; i++)
+        at += (size_t)snprintf(to + at, room - at, "root\t%s\n", job->roots[i]);
     if (job->clear)
         at += (size_t)snprintf(to + at, room - at, "clear\t%s\n", job->clear);
     for (size_t i = 0; i < job->count; i++) {
         const struct job_mount *mount = &job->mounts[i];
+        char store[24] = "";
+        if (mount->root)
+            snprintf(store, sizeof store, "%zu-", mount->root);
         at += (size_t)snprintf(to + at, room - at, "mount\t%s%s\t%s\t%c%" PRIu32 "\t%s\n",
-                               mount->clear ? "clear-" : "", mount->writable ? "rw" : "ro", mount->name,
-                               mount->project ? 'p' : 'u', mount->owner, mount->path);
+                               mount->clear ? "clear-" : store,
+                               mount->partition  ? "part"
+                               : mount->writable ? "rw"
+                                                 : "ro",
+                               mount->name, mount->project ? 'p' : 'u', mount->owner, mount->path);
+        if (mount->nodes)
+            at +=
+                (size_t)snprintf(to + at, room - at, "spread\t%" PRIu32 "\t%s\n", mount->block, mount->nodes);
     }
     return at;
 }
@@ -52,6 +62,9 @@ static void rules(const struct job *job, const char *bytes, size_t length) {
         if (strchr(mount->name, '/') || strchr(mount->name, '=') || !*mount->name ||
             strlen(mount->name) > JOB_NAME)
             wrong("a name that is no variable's", bytes, length);
+        if (mount->nodes && (!mount->partition || mount->block % 4096 != 0 || mount->block == 0 ||
+                             strpbrk(mount->nodes, ":/=@") || strstr(mount->nodes, ",,")))
+            wrong("pieces that have no names", bytes, length);
         for (size_t other = 0; other < i; other++)
             if (strcmp(job->mounts[other].name, mount->name) == 0)
                 wrong("a name twice", bytes, length);
@@ -80,7 +93,28 @@ static size_t good(char *to, size_t room) {
         "mount\tro\t%s%zu\tu1000\tu1000/d/foam/mesh/1/0/tree\n", "mount\trw\t%s%zu\tu1000\tu1000/j/17/w/f\n",
         "mount\tro\t%s%zu\tp50\tp50/d/a.b-c/%%/2/1/tree\n", "mount\tro\t%s%zu\tu7\tu7/..x/...\n"};
     size_t at = 0;
-    if (below(2))
+    size_t kind = below(7);
+    if (kind == 6)
+        at = (size_t)snprintf(to, room,
+                              "tarn-job 5\nuser\t1000\nroot\t/scm/tarn\n"
+                              "mount\tpart\tfield\tu1000\tu1000/j/17/p/field\nspread\t65536\tn1,n2.x\n%s",
+                              below(2) ? "" : "mount\tpart\tlog\tu1000\tu1000/j/17/p/log\n");
+    else if (kind == 0)
+        at = (size_t)snprintf(to, room,
+                              "tarn-job 4\nuser\t1000\nroot\t/scm/tarn\n"
+                              "mount\tpart\tfield\tu1000\tu1000/j/17/p/field\n");
+    else if (kind == 1)
+        at = (size_t)snprintf(
+            to, room,
+            "tarn-job 4\nuser\t1000\nroot\t/scm/tarn\nroot\t/nvme/tarn\n"
+            "mount\trw\tout\tu1000\tu1000/j/17/w/f\nmount\t1-part\tf\tu1000\tu1000/j/17/p/f\n");
+    else if (kind < 4)
+        at = (size_t)snprintf(to, room, "tarn-job 3\nuser\t1000\nroot\t/scm/tarn\nroot\t/nvme/tarn\n%s",
+                              below(2)
+                                  ? "mount\trw\tout\tu1000\tu1000/j/17/w/f\nmount\t1-ro\tlow\tu7\tu7/d/x\n"
+                                  : "clear\t/run/tarn/clear/all/17\nmount\tclear-ro\ts\tu1000\tu1000/w/s\n"
+                                    "mount\tro\tup\tp5\tp5/d/x\nmount\t1-rw\tlow\tp7\tp7/d/x\n");
+    else if (below(2))
         at = (size_t)snprintf(to, room, "tarn-job 1\nuser\t1000\nroot\t/scm/tarn\n");
     else
         at = (size_t)snprintf(to, room,
@@ -114,8 +148,16 @@ static size_t mutated(char *text, size_t length, size_t room) {
                                          "root\t/\n",
                                          "tarn-job 1\n",
                                          "clear-",
+                                         "1-",
+                                         "root\t/b\n",
+                                         "3",
                                          "clear\t/a\n",
-                                         "2"};
+                                         "2",
+                                         "4",
+                                         "part",
+                                         "5",
+                                         ",",
+                                         "spread\t4096\tn1\n"};
     for (size_t times = below(3); times > 0; times--) {
         size_t at = below(length + 1), gone = below(3), rest;
         const char *piece = pieces[below(sizeof pieces / sizeof *pieces)];
@@ -148,7 +190,32 @@ static bool taken_large(struct job *job, size_t mounts, size_t path) {
 static const char *const refused[] = {
     "",
     "tarn-job 1\n",
+    "tarn-job 4\nuser\t1\nroot\t/a\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\n",
+    "tarn-job 4\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nspread\t4096\tn1\nmount\tpart\tx\tu1\tu1/x\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\trw\tx\tu1\tu1/x\nspread\t4096\tn1\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1\nspread\t4096\tn1\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4097\tn1\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t0\tn1\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t2147483648\tn1\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\t\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1,\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1:n2\n",
+    "tarn-job 5\nuser\t1\nroot\t/a\nmount\tpart\tx\tu1\tu1/x\nspread\t4096\tn1\tn2\n",
     "tarn-job 3\nuser\t1\nroot\t/a\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nmount\tro\tx\tu1\tu1/x\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\nmount\tro\tx\tu1\tu1/x\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\nmount\t1-ro\tx\tu1\tu1/x\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/a\nmount\tro\tx\tu1\tu1/x\nmount\t1-ro\ty\tu1\tu1/x\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\nmount\t0-ro\tx\tu1\tu1/x\nmount\t1-ro\ty\tu1\tu1/x\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\nmount\tro\tx\tu1\tu1/x\nmount\t2-ro\ty\tu1\tu1/x\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\nmount\tro\tx\tu1\tu1/x\nmount\t1-rw\ty\tu2\tu2/x\n",
+    "tarn-job 3\nuser\t1\nroot\t/a\nroot\t/b\nclear\t/c\nmount\tro\tx\tu1\tu1/x\nmount\t1-ro\ty\tu1\tu1/x\n",
+    "tarn-job "
+    "3\nuser\t1\nroot\t/a\nclear\t/c\nroot\t/b\nmount\tclear-ro\tz\tu1\tu1/x\nmount\t1-ro\ty\tu1\tu1/x\n",
+    "tarn-job 1\nuser\t1\nroot\t/a\nroot\t/b\nmount\tro\tx\tu1\tu1/x\nmount\t1-ro\ty\tu1\tu1/x\n",
     "tarn-job 2\nuser\t1\nroot\t/a\n",
     "tarn-job 2\nuser\t1\nroot\t/a\nclear\t/b\n",
     "tarn-job 2\nuser\t1\nroot\t/a\nclear\t/b\nmount\tro\tx\tu1\tu1/x\n",

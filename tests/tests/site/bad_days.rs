@@ -80,7 +80,7 @@ fn mistakes_are_told_where_their_user_looks() {
 fn controllers_begin_anew_while_a_job_is_staged() {
     let Some(site) = Site::up(1) else { return };
     case(&site);
-    let job = submit(&site, COPIES, &["--begin=now+8"]);
+    let job = submit(&site, COPIES, &["--begin=now+12"]);
     site.wait_taken_in(&job);
     site.kill_controller();
     site.wait("the job stands at its gate", || {
@@ -108,7 +108,7 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
     let log = site.cluster.shared().join("controller.log");
     let said = |what: &str| fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
     site.wait("the backup waits", || said("this is the backup"));
-    let job = submit(&site, COPIES, &["-w", "node1", "--begin=now+6"]);
+    let job = submit(&site, COPIES, &["-w", "node1", "--begin=now+10"]);
     site.wait_taken_in(&job);
     site.kill_controller();
     // The users' commands and Slurm's scripts find the other one, which knows the job.
@@ -129,7 +129,7 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
     let comes = submit(
         &site,
         &COPIES.replace("out/result", "out/third"),
-        &["-w", "node2", "--begin=now+4"],
+        &["-w", "node2", "--begin=now+10"],
     );
     site.wait_taken_in(&comes);
     site.kill_backup(2);

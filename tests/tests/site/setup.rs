@@ -83,9 +83,14 @@ impl Site {
     }
 
     pub(crate) fn start_node(&self, number: usize) {
+        self.start_node_with(number, "--store /scm/tarn:512MiB --volatile");
+    }
+
+    /// With these stores.
+    pub(crate) fn start_node_with(&self, number: usize, stores: &str) {
         let node = self.cluster.node(number);
         let command = format!(
-            "TARN_SYSFS=/shared/sys/{0} setsid /shared/bin/tarnd --site --store /scm/tarn:512MiB --volatile --node-name {0} --audit /shared/audit-{0} \
+            "TARN_SYSFS=/shared/sys/{0} setsid /shared/bin/tarnd --site {stores} --node-name {0} --audit /shared/audit-{0} \
              < /dev/null > /shared/site-{0}.log 2>&1 &",
             node.name()
         );

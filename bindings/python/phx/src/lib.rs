@@ -145,6 +145,7 @@ struct Given {
     external: Option<PathBuf>,
     flush_every: Option<u64>,
     flush_rate: Option<u64>,
+    transport: Option<String>,
 }
 
 /// What is said of an object.
@@ -307,6 +308,10 @@ impl Checkpoints {
             ("flush_failed", stats.flush_failed),
             ("last_flush_ns", nanos(stats.last_flush)),
             ("pinned", stats.pinned),
+            ("rma_put_bytes", stats.carried.put),
+            ("tcp_put_bytes", stats.carried.put_by_stream),
+            ("rma_fetched_bytes", stats.carried.fetched),
+            ("tcp_fetched_bytes", stats.carried.fetched_by_stream),
         ]))
     }
 
@@ -430,6 +435,7 @@ impl Given {
             external: self.external,
             flush_every: self.flush_every,
             flush_rate: self.flush_rate,
+            transport: self.transport,
             ..default
         })
     }

@@ -238,6 +238,16 @@ class Checkpoints(unittest.TestCase):
                     self.assertEqual(ck.restart((1, 4)), (1, 4))
                     self.assertTrue((a == 4).all())
 
+    def test_ways_between_nodes_are_told(self):
+        with self.assertRaisesRegex(phx.InvalidError, "libfabric:PROVIDER"):
+            phx.Checkpoints(run="far", transport="pigeon")
+        # On one node nothing goes anywhere.
+        with phx.Checkpoints(run="far", transport="libfabric:pigeon") as ck:
+            ck.zeros("a", 8)
+            ck.commit()
+            stats = ck.stats()
+            self.assertEqual((stats.rma_put_bytes, stats.tcp_put_bytes, stats.rma_fetched_bytes, stats.tcp_fetched_bytes), (0, 0, 0, 0))
+
     def test_a_version_has_reached_what_an_object_asks_for(self):
         with tempfile.TemporaryDirectory() as store:
             # So slow a tier that the helper cannot have copied all before this thread comes to it.

@@ -134,6 +134,7 @@ impl Link for Session {
             Call::Open(_) => Answer::Opened {
                 several: None,
                 shared: None,
+                images: None,
             },
             Call::Inventory(wanted) => {
                 Answer::Found(wanted.iter().map(|(p, _, at)| (*p, at.clone())).collect())
@@ -175,6 +176,7 @@ pub(crate) struct HomeState {
     pub(crate) performed: Vec<Do>,
     pub(crate) known: Vec<PartRef>,
     pub(crate) learned: Vec<TransferId>,
+    pub(crate) gone: Vec<(PartRef, StoreKey)>,
     pub(crate) says: VecDeque<Event>,
     pub(crate) cleaned: Option<Staying>,
     pub(crate) paced: Vec<(u32, u32)>,
@@ -212,6 +214,10 @@ impl Nodes for Home {
     fn multi_node(&self) -> Result<(), String> {
         Ok(())
     }
+    fn images(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     fn one_namespace(&self) -> Result<(), String> {
         Ok(())
     }
@@ -261,6 +267,10 @@ impl Nodes for Home {
     fn leave(self: Box<Self>) -> Vec<String> {
         vec!["home has left".into()]
     }
+    fn gone(&mut self, part: PartRef, key: &StoreKey) {
+        let mut state = self.state.lock().unwrap();
+        state.gone.push((part, key.clone()));
+    }
     fn learned(&mut self, transfer: &Transfer, _: i64) {
         self.state.lock().unwrap().learned.push(transfer.id);
     }
@@ -286,6 +296,7 @@ pub(crate) fn cluster_of(nodes: u32) -> Cluster {
             capacity: 1000,
             read: 1 << 30,
             write: 1 << 30,
+            lender: None,
         }],
     };
     let host = |i: u32| Host {
@@ -387,6 +398,7 @@ impl Script {
             environment: Vec::new(),
             peers: BTreeMap::new(),
             data: (1, [0; 32]),
+            keys: None,
         };
         let opened = Allocation::open(Config {
             home: Box::new(home),
@@ -537,6 +549,7 @@ pub(crate) fn run(index: u32, nodes: &[u32], views: &[(u32, u32)]) -> Run {
         identity: Hash(0),
         store: format!("out.{index}"),
         reserve: 0,
+        partitions: Vec::new(),
     }
 }
 

@@ -1,12 +1,13 @@
 //! What [`super::History`] remembers of instances, transfers, replicas and decisions.
 
-use crate::action::Outcome;
-use crate::event::{Failure, Output, Undeclared, Usage};
+use crate::action::{Lent, Outcome};
+use crate::checkpoint::CheckpointId;
+use crate::event::{Failure, Imaged, Output, Undeclared, Usage};
 use crate::hash::Hash;
-use crate::id::{InstanceId, Spot, TransferId};
+use crate::id::{InstanceId, PartitionId, Spot, TransferId};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
-use crate::units::{Nanos, Time};
+use crate::units::{Bytes, Elapsed, Nanos, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -66,6 +67,8 @@ pub struct Attempt {
     pub attempt: u32,
     /// Its nodes.
     pub nodes: Vec<Spot>,
+    /// Its partitions.
+    pub partitions: Vec<Lent>,
     /// When it was placed.
     pub assigned: Time,
     /// When it was started.
@@ -74,6 +77,127 @@ pub struct Attempt {
     pub ended: Option<(Time, AttemptEnd)>,
     /// What it used; zero until it has ended.
     pub usage: Usage,
+    /// Of a step that goes on from images of its processes.
+    pub images: Images,
+}
+
+/// What has become of the images of an attempt's processes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Images {
+    /// The one that it began with.
+    pub restored: Option<CheckpointId>,
+    /// How many were taken.
+    pub taken: u64,
+    /// The newest.
+    pub newest: Option<CheckpointId>,
+    /// Bytes that the newest takes.
+    pub bytes: u64,
+    /// How long the processes stood still, in all.
+    pub stopped: Nanos,
+    /// How many could not be taken.
+    pub missed: u64,
+    /// Why the last of these could not.
+    pub why: Option<String>,
+    /// How many were copied to another node.
+    #[serde(default, skip_serializing_if = "is_none_of_it")]
+    pub copied: u64,
+    /// The newest of these, and where it lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buddy: Option<(CheckpointId, Spot)>,
+    /// How many could not be copied.
+    #[serde(default, skip_serializing_if = "is_none_of_it")]
+    pub uncopied: u64,
+    /// Why the last of these could not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_uncopied: Option<String>,
+}
+
+fn is_none_of_it(count: &u64) -> bool {
+    *count == 0
+}
+
+impl Images {
+    /// With what has happened since.
+    pub fn add(&mut self, what: &Imaged) {
+        match what {
+            Imaged::Taken {
+                id, bytes, stopped, ..
+            } => {
+                self.taken += 1;
+                (self.newest, self.bytes) = (Some(*id), *bytes);
+                self.stopped = self.stopped.saturating_add(*stopped);
+            }
+            Imaged::NotTaken { why } => {
+                self.missed += 1;
+                self.why = Some(why.clone());
+            }
+            Imaged::Restored { id } => self.restored = Some(*id),
+            Imaged::NotRestored { .. } => {}
+            Imaged::Copied { id, at, .. } => {
+                self.copied += 1;
+                self.buddy = Some((*id, *at));
+            }
+            Imaged::NotCopied { why, .. } => {
+                self.uncopied += 1;
+                self.why_uncopied = Some(why.clone());
+            }
+        }
+    }
+
+    /// With those of a later attempt.
+    pub fn and(&mut self, later: &Self) {
+        if later.newest.is_some() {
+            (self.newest, self.bytes) = (later.newest, later.bytes);
+        }
+        self.restored = later.restored.or(self.restored);
+        self.taken += later.taken;
+        self.stopped = self.stopped.saturating_add(later.stopped);
+        self.missed += later.missed;
+        self.copied += later.copied;
+        self.buddy = later.buddy.or(self.buddy);
+        self.uncopied += later.uncopied;
+        if later.why_uncopied.is_some() {
+            self.why_uncopied.clone_from(&later.why_uncopied);
+        }
+        if later.why.is_some() {
+            self.why.clone_from(&later.why);
+        }
+    }
+
+    /// Whether there is anything to tell.
+    pub fn any(&self) -> bool {
+        self.taken > 0 || self.missed > 0 || self.restored.is_some()
+    }
+}
+
+impl std::fmt::Display for Images {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} taken", self.taken)?;
+        if let Some(newest) = self.newest {
+            let (bytes, stopped) = (Bytes(self.bytes), Elapsed(self.stopped));
+            write!(
+                f,
+                ", the newest {newest} of {bytes}; stood still {stopped} in all"
+            )?;
+        }
+        if let Some(restored) = self.restored {
+            write!(f, "; goes on from {restored}")?;
+        }
+        if let Some((newest, _)) = self.buddy {
+            write!(
+                f,
+                "; {} copied to another node, the newest {newest}",
+                self.copied
+            )?;
+        }
+        if let Some(why) = &self.why_uncopied {
+            write!(f, "; {} not copied: {why}", self.uncopied)?;
+        }
+        match (&self.why, self.missed) {
+            (Some(why), missed) => write!(f, "; {missed} not taken: {why}"),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How an attempt ended.
@@ -216,8 +340,12 @@ pub enum DeedKind {
     Run(u32),
     /// An attempt was told to stop.
     Stop(u32),
+    /// An image of its processes was to be copied there.
+    CopyImage(CheckpointId, Spot),
     /// Its checkpoints were removed.
     Forget,
+    /// A partition was removed.
+    Discard(PartitionId),
     /// An earlier run's outputs were taken.
     Reuse,
     /// A replica was told to go.

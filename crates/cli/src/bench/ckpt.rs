@@ -1,5 +1,6 @@
 //! `tarn bench ckpt`: what checkpoints cost, beside memcpy of the same bytes: one call a thread, as long as there are threads.
 
+mod buddies;
 mod copy;
 mod proxies;
 mod ranks;
@@ -69,6 +70,8 @@ enum Case {
     Whole,
     /// A rank whose node was replaced, or has lost its memory, goes on from what another node has
     Recovery,
+    /// Copies in the memory of another node, written there and read back, by TCP and by libfabric
+    Buddies,
 }
 
 /// What a process of a measurement is.
@@ -78,6 +81,8 @@ enum Role {
     Commits(ranks::Does),
     /// It is one of those of which one is lost.
     Recovers(recovery::Does),
+    /// It has copies on another node.
+    Keeps(buddies::Does),
 }
 
 impl Role {
@@ -110,6 +115,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
         match serde_json::from_str(role)? {
             Role::Commits(does) => ranks::rank(&does)?,
             Role::Recovers(does) => recovery::rank(&does)?,
+            Role::Keeps(does) => buddies::rank(&does)?,
         }
         return Ok(Vec::new());
     }
@@ -132,6 +138,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Vec<Figure>> {
             Case::SlowdownCm1 => proxies::slowdown(args)?,
             Case::Whole => proxies::whole(args)?,
             Case::Recovery => recovery::recovery(args)?,
+            Case::Buddies => buddies::buddies(args)?,
         });
     }
     Ok(figures)

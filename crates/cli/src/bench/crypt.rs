@@ -168,12 +168,8 @@ impl Bench {
             matches!(way, Way::Seal | Way::AsItIs),
         );
         let source = CopySource {
-            root: self.at(if sealed { "sealed" } else { "source" }),
-            peer: None,
-            as_entry: None,
-            manifest: None,
-            only: None,
             sealed: sealed.then(|| Arc::clone(&self.key)),
+            ..CopySource::of(self.at(if sealed { "sealed" } else { "source" }))
         };
         let job = CopyJob {
             sources: vec![source],

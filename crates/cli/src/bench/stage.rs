@@ -347,14 +347,7 @@ impl Bench {
     }
 
     fn tarn(&self) -> anyhow::Result<()> {
-        let source = CopySource {
-            root: self.source.clone(),
-            peer: None,
-            as_entry: None,
-            manifest: None,
-            only: None,
-            sealed: None,
-        };
+        let source = CopySource::of(self.source.clone());
         let job = CopyJob {
             sources: vec![source],
             dest: self.dest.clone(),

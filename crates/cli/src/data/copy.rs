@@ -1,6 +1,10 @@
-//! `tarn data copy`: a tree or a file, with this process's own rights. docs/site.md, "Stores that only a job's own steps reach".
+//! `tarn data copy`: a tree or a file, with this process's own rights. docs/site.md, "Stores that only a job's own steps reach";
+//! docs/object-stores.md where one of the places is in one.
+
+mod outside;
 
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::mover::trees;
 use crate::print::say;
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, rename, renameat_with};
 use rustix::io::Errno;
@@ -9,9 +13,9 @@ use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
+use tarn_base::object::is_object;
 use tarn_base::part::Verify;
 use tarn_base::units::Bytes;
-use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover};
 
 /// What a single file is called while it is copied.
@@ -53,6 +57,9 @@ fn destination(from: &Path, to: &Path) -> CliResult<PathBuf> {
 }
 
 pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
+    if is_object(from) || is_object(to) {
+        return outside::copy(from, to, replace);
+    }
     let from = std::path::absolute(from).exit(Exit::Usage)?;
     let source = look(&from)?.ok_or_else(|| usage(format!("{} is not there", from.display())))?;
     let to = destination(&from, &std::path::absolute(to).exit(Exit::Usage)?)?;
@@ -60,7 +67,12 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
         let text = format!("{} and {} lie in each other", from.display(), to.display());
         return Err(usage(text));
     }
-    match look(&to)? {
+    appear(&from, source.is_dir(), &to, replace)
+}
+
+/// Copies a file or a folder, of this machine or of an object store, to a place where nothing is, or what is exchanged.
+fn appear(from: &Path, is_folder: bool, to: &Path, replace: bool) -> CliResult {
+    match look(to)? {
         Some(_) if !replace => {
             let text = format!(
                 "{} exists already: choose another place, or exchange it by `--replace`",
@@ -68,7 +80,7 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
             );
             return Err(usage(text));
         }
-        Some(there) if there.is_dir() != source.is_dir() => {
+        Some(there) if there.is_dir() != is_folder => {
             let text = format!(
                 "only one of {} and {} is a folder: they are not exchanged",
                 from.display(),
@@ -78,10 +90,16 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
         }
         _ => {}
     }
-    let report = match source.is_dir() {
-        true => tree(&from, &to, replace, None)?,
-        false => file(&from, &to, replace)?,
+    let report = match is_folder {
+        true => tree(from, to, replace, None)?,
+        false => file(from, to, replace)?,
     };
+    copied(&report, to);
+    Ok(Exit::Success)
+}
+
+/// Says what was copied.
+fn copied(report: &CopyReport, to: &Path) {
     for lost in &report.lost {
         say!("warning: {lost}");
     }
@@ -91,18 +109,13 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
     };
     let bytes = Bytes(report.bytes + report.resumed);
     say!("{bytes} copied to {}{earlier}", to.display());
-    Ok(Exit::Success)
 }
 
 fn tree(from: &Path, to: &Path, replace: bool, name: Option<&str>) -> CliResult<CopyReport> {
     let job = CopyJob {
         sources: vec![CopySource {
-            root: from.to_path_buf(),
-            peer: None,
             as_entry: name.map(str::to_owned),
-            manifest: None,
-            only: None,
-            sealed: None,
+            ..CopySource::of(from)
         }],
         dest: to.to_path_buf(),
         staging: beside(to, ".tarn-incoming"),
@@ -114,14 +127,14 @@ fn tree(from: &Path, to: &Path, replace: bool, name: Option<&str>) -> CliResult<
         arrivals: None,
         seal: None,
     };
-    let copied = Trees::new().copy(&job, &Control::default());
+    let copied = trees().copy(&job, &Control::default());
     copied.exit(Exit::WorkflowFailed)
 }
 
 /// A file, or a link, in a folder of its own until it is whole.
 fn file(from: &Path, to: &Path, replace: bool) -> CliResult<CopyReport> {
     let whole = beside(to, ".tarn-whole");
-    let mover = Trees::new();
+    let mover = trees();
     mover.remove(&whole).exit(Exit::WorkflowFailed)?;
     let report = tree(from, &whole, false, Some(SINGLE))?;
     let made = whole.join(SINGLE);

@@ -1,8 +1,10 @@
 //! A dataset that lies on the nodes, and its way out.
 
+use super::delivered::{Delivered, deliver};
 use super::{changed, elsewhere, is_here, remove};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::mover::trees;
 use crate::print::say;
 use crate::run::open_catalogue;
 use crate::state;
@@ -17,12 +19,13 @@ use tarn_base::id::DataId;
 use tarn_base::key::DataKey;
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::Manifest;
+use tarn_base::object::{ObjectUrl, is_object, shown};
 use tarn_base::part::{StoreKey, Verify};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
-use tarn_local::keys::DataKeys;
+use tarn_local::keys::{DataKeys, Wrapping};
 use tarn_movers::Trees;
-use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError};
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, Over};
 
 /// The newest version of a dataset on the nodes, locked against runs of its workflow.
 pub(super) struct Held {
@@ -212,7 +215,8 @@ impl Held {
             return Ok(None);
         }
         let ring = tarn_keyring::of_user().exit(Exit::State)?;
-        let keys = DataKeys::new(&self.state, &row.workspace, ring);
+        let wrapping = Wrapping::of_user(ring, &row.workspace).exit(Exit::Internal)?;
+        let keys = DataKeys::new(&self.state, &row.workspace, wrapping);
         let key = keys.get(&row.dataset, &row.key);
         key.map(Some)
             .map_err(|failure| CliError::new(Exit::State, failure.message))
@@ -225,6 +229,11 @@ impl Held {
         run: Option<&str>,
         verify: Verify,
     ) -> CliResult<BTreeSet<StoreKey>> {
+        if let Some(at) = ObjectUrl::of(dest) {
+            let refused = |why| format!("{} is no place in an object store: {why}", shown(dest));
+            let at = at.map_err(|why| CliError::new(Exit::Usage, refused(why)))?;
+            return self.put_to(at.tree(), run, verify);
+        }
         let dest = std::path::absolute(dest).exit(Exit::Usage)?;
         if dest.symlink_metadata().is_ok() {
             return Err(CliError::new(
@@ -241,13 +250,40 @@ impl Held {
         Ok(keys)
     }
 
+    /// The same to a tree of an object store, where an interrupted call has left what the next one goes on with.
+    fn put_to(
+        &self,
+        dest: ObjectUrl,
+        run: Option<&str>,
+        verify: Verify,
+    ) -> CliResult<BTreeSet<StoreKey>> {
+        let keys = self.complete(run)?;
+        let owner = self.rows.first().map_or(String::new(), |row| {
+            format!("{}/{}", row.workspace, row.dataset)
+        });
+        let mut parts = self.choices(&keys)?;
+        let report = try_all(&mut parts, &trees(), &|sources| {
+            deliver(Delivered {
+                sources,
+                dest: dest.clone(),
+                single: false,
+                owner: owner.clone(),
+                over: Over::Unfinished,
+                verify,
+            })
+        })
+        .exit(Exit::WorkflowFailed)?;
+        say!("{} copied to {dest}", Bytes(report.bytes + report.resumed));
+        Ok(keys)
+    }
+
     pub(super) fn record(&mut self, change: ChangeKind) -> CliResult<()> {
         let changes: Vec<_> = self.rows.iter().map(|r| changed(r, change)).collect();
         self.catalogue.record(&changes).exit(Exit::State)
     }
 
     pub(super) fn remove(&mut self) -> CliResult {
-        let bytes = remove(&mut self.catalogue, &self.rows, &Trees::new())?;
+        let bytes = remove(&mut self.catalogue, &self.rows, &trees())?;
         // Of what lies on nodes that are not seen from here, all has been said: nothing of it is removed yet.
         let all = self.rows.len();
         self.rows.retain(|r| is_here(&r.at));
@@ -267,7 +303,8 @@ fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
     let dests: BTreeSet<_> = theirs.iter().map(|r| r.path()).collect();
     let there: Vec<_> = dests
         .iter()
-        .filter(|d| d.exists())
+        // What a store has is its own affair.
+        .filter(|d| is_object(d) || d.exists())
         .map(|d| d.display().to_string())
         .collect();
     let stays = match there.is_empty() {
@@ -281,14 +318,14 @@ fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
     }
 }
 
-/// Copies parts into one folder. Where a replica turns out to be damaged, another of its part is taken.
+/// Copies parts into one folder.
 fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyReport, MoverError> {
-    let mover = Trees::new();
+    let mover = trees();
     let mut staging = dest.as_os_str().to_owned();
     staging.push(".tarn-incoming");
-    loop {
+    let copied = try_all(parts, &mover, &|sources| {
         let job = CopyJob {
-            sources: parts.iter().map(Choice::source).collect(),
+            sources,
             dest: dest.to_path_buf(),
             staging: staging.clone().into(),
             replace: false,
@@ -299,7 +336,22 @@ fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyRep
             arrivals: None,
             seal: None,
         };
-        let failed = match mover.copy(&job, &Control::default()) {
+        mover.copy(&job, &Control::default())
+    });
+    copied.inspect_err(|_| {
+        // What was copied so far is of no use to anybody; what cannot be removed is named by the error.
+        let _ = mover.remove(staging.as_ref());
+    })
+}
+
+/// Has sources copied. Where a replica turns out to be damaged, another of its part is taken.
+fn try_all(
+    parts: &mut [Choice<'_>],
+    mover: &Trees,
+    copy: &dyn Fn(Vec<CopySource>) -> Result<CopyReport, MoverError>,
+) -> Result<CopyReport, MoverError> {
+    loop {
+        let failed = match copy(parts.iter().map(Choice::source).collect()) {
             Err(failed) => failed,
             done => return done,
         };
@@ -308,10 +360,8 @@ fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyRep
             FailureKind::NoSpace | FailureKind::Cancelled | FailureKind::Conflict
         );
         // Each round leaves out a replica at least: there is an end.
-        let other = |p: &mut Choice<'_>| p.leave_damaged(&mover);
+        let other = |p: &mut Choice<'_>| p.leave_damaged(mover);
         if hopeless || parts.iter_mut().map(other).filter(|left| *left).count() == 0 {
-            // What was copied so far is of no use to anybody; what cannot be removed is named by the error.
-            let _ = mover.remove(staging.as_ref());
             return Err(failed);
         }
     }

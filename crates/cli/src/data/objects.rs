@@ -39,6 +39,15 @@ fn failed(fault: Fault) -> CliError {
     CliError::new(exit, fault)
 }
 
+/// What is said of a place in an object store outside.
+pub(super) fn outside(at: &Path) -> CliError {
+    let text = format!(
+        "{} is outside, and the node's own object store takes and gives files: `tarn data copy` brings one from there or there",
+        at.display()
+    );
+    CliError::new(Exit::Usage, text)
+}
+
 /// One version, as `--json` has it.
 fn json(info: &Info, path: Option<&Path>) -> CliResult<()> {
     let line = serde_json::json!({

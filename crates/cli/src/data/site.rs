@@ -75,6 +75,16 @@ fn stays(info: &DatasetInfo, now: Time) -> String {
     }
 }
 
+/// The nodes that it lies on; of those whose stores have names, with these, fast to slow: `n1:pmem+nvme`.
+fn places(info: &DatasetInfo, between: &str) -> String {
+    let place = |node: &String| match info.stores.get(node) {
+        Some(stores) => format!("{node}:{}", stores.join("+")),
+        None => node.clone(),
+    };
+    let places: Vec<String> = info.nodes.iter().map(place).collect();
+    places.join(between)
+}
+
 fn to_json(info: &DatasetInfo, names: &mut Names) -> serde_json::Value {
     let readers: Vec<String> = info
         .readers
@@ -84,7 +94,7 @@ fn to_json(info: &DatasetInfo, names: &mut Names) -> serde_json::Value {
     serde_json::json!({
         "schema": 1, "name": names.dataset(info.owner, &info.workflow, &info.dataset),
         "version": info.version, "bytes": info.bytes, "nodes": info.nodes,
-        "awaits": info.awaits, "failed": info.failed, "jobs": info.jobs, "readers": readers,
+        "stores": info.stores, "awaits": info.awaits, "failed": info.failed, "jobs": info.jobs, "readers": readers,
         // Seconds since 1970.
         "until": info.until.map(|at| at / tarn_base::units::SECOND), "ends_soon": info.ends_soon,
     })
@@ -125,7 +135,7 @@ pub(super) fn ls(cli: &Cli, of: Option<&str>) -> CliResult {
             info.version,
             Bytes(info.bytes).to_string(),
             stays(info, now),
-            info.nodes.join(",")
+            places(info, ",")
         )?;
     }
     Ok(Exit::Success)
@@ -166,7 +176,7 @@ pub(super) fn show(cli: &Cli, dataset: &Named) -> CliResult {
     for info in &all {
         let nodes = match info.nodes.is_empty() {
             true => String::new(),
-            false => format!(", on {}", info.nodes.join(", ")),
+            false => format!(", on {}", places(info, ", ")),
         };
         let size = Bytes(info.bytes);
         out!(

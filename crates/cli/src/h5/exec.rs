@@ -2,6 +2,7 @@
 //! one that is too old writes ordinary files and says nothing.
 
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::plugin::Plugin;
 use anyhow::Context;
 use clap::Args;
 use rustix::fs::{Access, access};
@@ -13,16 +14,15 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use tarn_base::codes::Exit;
 
-/// What the plug-in is called, in a folder that has nothing else.
-const PLUGIN: &str = "libh5fdtarn.so";
-const LIBRARY: &str = "libtarn.so";
-/// Where such a folder is said to be.
-const VARIABLE: &str = "TARN_HDF5_PLUGIN";
-/// What stands before the version in each of them.
-const MARKS: [(&str, &str); 2] = [
-    (PLUGIN, "tarn-hdf5-plugin-version="),
-    (LIBRARY, "tarn-libtarn-version="),
-];
+/// HDF5 looks at every library of its folder.
+const PLUGIN: Plugin = Plugin {
+    name: "libh5fdtarn.so",
+    mark: "tarn-hdf5-plugin-version=",
+    folder: "hdf5",
+    variable: "TARN_HDF5_PLUGIN",
+    without: ", and HDF5 would crash without it",
+    made: "`make build` makes it",
+};
 /// The first HDF5 that loads drivers.
 const LEAST: (u32, u32) = (1, 14);
 /// Says which HDF5 a Python would use.
@@ -171,63 +171,7 @@ fn partition(path: &Path) -> CliResult<String> {
 /// # Errors
 /// When there is none.
 pub(crate) fn plugin_folder() -> CliResult<PathBuf> {
-    let program = env::current_exe().map_err(anyhow::Error::from)?;
-    let near = program.parent().unwrap_or(Path::new("/"));
-    let folders = match env::var_os(VARIABLE) {
-        Some(folder) => vec![PathBuf::from(folder)],
-        None => vec![near.join("hdf5"), near.join("../lib/tarn/hdf5")],
-    };
-    let Some(folder) = folders.iter().find(|folder| folder.join(PLUGIN).is_file()) else {
-        let named: Vec<_> = folders
-            .iter()
-            .map(|folder| folder.display().to_string())
-            .collect();
-        let text = format!(
-            "there is no {PLUGIN} in {}, and HDF5 would crash without it: `make build` makes it, `make install` installs it beside this tarn, or {VARIABLE} names its folder",
-            named.join(" or ")
-        );
-        return Err(CliError::new(Exit::NotFound, text));
-    };
-    let folder = folder
-        .canonicalize()
-        .with_context(|| format!("cannot use {}", folder.display()))?;
-    // As the loader looks for it.
-    let first = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let first = env::split_paths(&first).filter(|folder| !folder.as_os_str().is_empty());
-    let own = [folder.join(".."), folder.join("../..")];
-    let mut libraries = first.chain(own).map(|folder| folder.join(LIBRARY));
-    let library = libraries.find(|library| library.is_file()).ok_or_else(|| {
-        let text = format!(
-            "there is no {LIBRARY} beside {} or above that: install both together",
-            folder.display()
-        );
-        CliError::new(Exit::NotFound, text)
-    })?;
-    for (path, (name, mark)) in [folder.join(PLUGIN), library].iter().zip(MARKS) {
-        let version = version(path, mark)?;
-        if version != env!("CARGO_PKG_VERSION") {
-            let text = format!(
-                "{} is {name} of tarn {version}, and this is tarn {}: install them together",
-                path.display(),
-                env!("CARGO_PKG_VERSION")
-            );
-            return Err(CliError::new(Exit::State, text));
-        }
-    }
-    Ok(folder)
-}
-
-/// The version that a library says in its file.
-fn version(library: &Path, mark: &str) -> CliResult<String> {
-    let bytes =
-        std::fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
-    let text = String::from_utf8_lossy(&bytes);
-    let rest = text.find(mark).map_or("", |at| &text[at + mark.len()..]);
-    let version: String = rest.chars().take_while(char::is_ascii_graphic).collect();
-    Ok(match version.is_empty() {
-        true => "an unknown version".to_owned(),
-        false => version,
-    })
+    PLUGIN.folder()
 }
 
 /// Refuses a Python whose HDF5 would not load the driver, as far as that can be known.

@@ -1,6 +1,8 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{Bind, Isolation, Logged, MachineArgs, ResumeArgs, RunArgs, VerifyArg};
+use crate::args::{
+    Bind, Isolation, Logged, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier,
+};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
@@ -14,7 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_allocation::{Allocation, Between, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
+use tarn_allocation::{Allocation, Between, Lending, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
@@ -28,7 +30,7 @@ use tarn_fabric::Transport;
 use tarn_local::sight::Sights;
 use tarn_local::{Config, Local, Namespaces, machine};
 use tarn_ports::Nodes;
-use tarn_proto::node::{Opening, Start as NodeStart, Started};
+use tarn_proto::node::{Borrow, Keys, Opening, Start as NodeStart, Started};
 use tarn_slurm::Launch;
 
 /// For all nodes to start tarnd: Slurm may have to boot or to wait for some.
@@ -156,6 +158,7 @@ impl Fleet {
         allocation: &tarn_slurm::Allocation,
         transport: &Transport,
         log: Option<Logged>,
+        borrow: Option<Borrow>,
     ) -> CliResult<(Self, Vec<Linked>, DataPlane)> {
         let keys = RunKeys::new().exit(Exit::Internal)?;
         let key = random()?;
@@ -172,6 +175,7 @@ impl Fleet {
             patience: (millis(patience.heartbeat), millis(patience.lost)),
             data: (number, key),
             transport: transport.to_string(),
+            borrow,
         };
         let mut words = vec!["--node".to_owned()];
         words.extend(log.into_iter().flat_map(Logged::words));
@@ -337,10 +341,21 @@ impl Reached {
             false => cluster::tiers(args)?,
         };
         let began = Instant::now();
-        let (fleet, links, data) = Fleet::start(&allocation, &args.transport, purpose.log)?;
+        if args.without_tier == WithoutTier::Borrow && args.transport == Transport::Sealed {
+            return Err(CliError::new(
+                Exit::Usage,
+                "a borrowed tier's content crosses the network in clear, and --transport sealed asks for the opposite; leave \
+                 --without-tier borrow out: memory of the node's own then stands in for the tier",
+            ));
+        }
         let specs: Vec<String> = tiers.iter().map(spec).collect();
-        let external = cluster::external(args);
         let folder = &purpose.state.0;
+        let borrow = (args.without_tier == WithoutTier::Borrow).then(|| Borrow {
+            tiers: specs.clone(),
+            state: folder.clone(),
+        });
+        let (fleet, links, data) = Fleet::start(&allocation, &args.transport, purpose.log, borrow)?;
+        let external = cluster::external(args);
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot create the state folder {}", folder.display()))
             .exit(Exit::State)?;
@@ -350,6 +365,17 @@ impl Reached {
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
         let between = tarn_allocation::measure_links(&links, &mut cluster, folder);
+        let lending = match args.without_tier {
+            WithoutTier::StandIn => Vec::new(),
+            WithoutTier::Borrow => {
+                let name = purpose
+                    .workflow
+                    .map(|w| crate::state::workspace(&w.name, purpose.state));
+                // What is only looked at has no name that a run has, too.
+                let name = name.unwrap_or_else(|| fleet.label.clone());
+                tarn_allocation::borrow(&links, &mut cluster, &name, folder)
+            }
+        };
         let measured = energy::fill(&mut cluster);
         if args.oversubscribe {
             say!(
@@ -374,17 +400,7 @@ impl Reached {
             began.elapsed().as_secs_f64(),
             some(&allocation.nodes)
         );
-        for node in &cluster.nodes {
-            for tier in node.tiers.iter().filter(|t| t.stands_in()) {
-                say!(
-                    "note: {} does not have tier `{}`; {} of {} stands in for it",
-                    node.name,
-                    tier.name,
-                    tier.root.display(),
-                    Bytes(tier.capacity)
-                );
-            }
-        }
+        say_lacking(&cluster, &lending);
         let unknown = || between.iter().filter(|b| b.rate.is_err());
         if let Some(Between {
             to,
@@ -464,6 +480,7 @@ impl Reached {
         }
         let bytes = |s: &std::ffi::OsString| s.clone().into_vec();
         let environment = config.caller_env.iter();
+        let keys = config.keys.as_ref().map(|k| k.for_nodes().text());
         let opening = Opening {
             run: config.run.clone(),
             workspace: config.workspace.clone(),
@@ -477,6 +494,7 @@ impl Reached {
             environment: environment.map(|(k, v)| (bytes(k), bytes(v))).collect(),
             peers: Default::default(),
             data: self.data,
+            keys: keys.map(Keys),
         };
         let fleet = Arc::clone(&self.fleet);
         let changed_since = Arc::clone(&config.changed_since);
@@ -508,7 +526,7 @@ impl Sweeper {
             return Ok(None);
         };
         say_gone(&allocation);
-        let (fleet, links, _) = Fleet::start(&allocation, &Transport::Tcp, None)?;
+        let (fleet, links, _) = Fleet::start(&allocation, &Transport::Tcp, None, None)?;
         let _fleet = fleet;
         Ok(Some(Self { _fleet, links }))
     }
@@ -526,6 +544,39 @@ impl Sweeper {
         let roots: Vec<_> = names().map(|name| of(&name)).collect();
         let swept = tarn_allocation::sweep(&self.links, workspace, &state.0, &roots, protected);
         names().zip(swept).collect()
+    }
+}
+
+/// Says which nodes do not have a tier, and what they have instead.
+fn say_lacking(cluster: &Cluster, lending: &[Lending]) {
+    for node in &cluster.nodes {
+        for tier in &node.tiers {
+            if let Some(lender) = tier.lender.and_then(|l| cluster.nodes.get(l.at())) {
+                say!(
+                    "{} borrows tier `{}` from {}: {}, {}/s read, {}/s written",
+                    node.name,
+                    tier.name,
+                    lender.name,
+                    Bytes(tier.capacity),
+                    Bytes(tier.read),
+                    Bytes(tier.write)
+                );
+            }
+            if tier.stands_in() {
+                let mut of = lending
+                    .iter()
+                    .filter(|l| l.node == node.name && l.tier == tier.name);
+                let why = of.find_map(|l| l.by.as_ref().err());
+                say!(
+                    "note: {} does not have tier `{}`; {} of {} stands in for it{}",
+                    node.name,
+                    tier.name,
+                    tier.root.display(),
+                    Bytes(tier.capacity),
+                    why.map_or_else(String::new, |why| format!(", as nobody lends it: {why}"))
+                );
+            }
+        }
     }
 }
 
@@ -556,11 +607,22 @@ fn machine_args(begun: &Start) -> MachineArgs {
     let count = nodes.first().map_or(0, |n| n.tiers.len());
     let default = machine::default_tier().root;
     let text = |at: usize| {
+        let ids = (0..).map(NodeId);
         let of = || {
-            let all = nodes.iter().filter_map(|n| n.tiers.get(at));
-            all.filter(|t| !t.stands_in())
+            let all = ids
+                .clone()
+                .zip(nodes)
+                .filter_map(|(n, node)| Some((n, node.tiers.get(at)?)));
+            all.filter(|(_, t)| !t.stands_in() && t.lender.is_none())
         };
-        let (tier, least) = (of().next()?, of().map(|t| t.capacity).min());
+        // What it has lent is its own.
+        let lent = |by: NodeId| {
+            let all = nodes.iter().filter_map(|n| n.tiers.get(at));
+            let by = all.filter(|t| t.lender == Some(by));
+            by.map(|t| t.capacity).sum::<u64>()
+        };
+        let least = of().map(|(n, t)| t.capacity.saturating_add(lent(n))).min();
+        let (_, tier) = of().next()?;
         Some(spec(&machine::TierSpec {
             name: tier.name.clone(),
             root: tier.root.clone(),
@@ -582,6 +644,14 @@ fn machine_args(begun: &Start) -> MachineArgs {
             .peer
             .emulated
             .then_some(begun.cluster.peer.write),
+        without_tier: match nodes
+            .iter()
+            .flat_map(|n| &n.tiers)
+            .any(|t| t.lender.is_some())
+        {
+            true => WithoutTier::Borrow,
+            false => WithoutTier::StandIn,
+        },
         isolation: Isolation::Auto,
         transport: match begun.sealed {
             true => Transport::Sealed,

@@ -8,6 +8,7 @@ use super::allocation::Sweeper;
 use super::{kept, lock, open_catalogue};
 use crate::args::Cli;
 use crate::error::{CliResult, ExitWith};
+use crate::mover::trees;
 use crate::print::say;
 use crate::state;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,11 +105,11 @@ fn of_workflow(
     };
     protected.extend(checkpoints.iter().cloned());
     let mut all = tarn_local::sweep(&begun.workspace, &roots.here, &protected, &Trees::new());
-    if let Some(external) = &begun.workflow.external {
+    if let Some(external) = begun.workflow.external.as_deref() {
         let area = drained_area(external, &begun.workspace);
         add(
             &mut all,
-            tarn_local::sweep_drained(&area, &protected, &Trees::new()),
+            tarn_local::sweep_drained(&area, &begun.workspace, &protected, &trees()),
         );
     }
     let mut looked: BTreeSet<&str> = BTreeSet::new();

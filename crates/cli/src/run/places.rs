@@ -8,9 +8,10 @@ use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
+use tarn_base::object::is_object;
 use tarn_base::workflow::{Foreach, Workflow};
 use tarn_local::location::{Location, Name};
-use tarn_ports::Mover;
+use tarn_ports::{Control, Mover, MoverError};
 
 /// Refuses a workflow whose places cannot be used, on this cluster and with this state folder.
 pub(super) fn check(
@@ -20,7 +21,7 @@ pub(super) fn check(
     state: &StateDir,
     mover: &dyn Mover,
 ) -> CliResult<()> {
-    sources_exist(workflow)?;
+    sources_exist(workflow, mover)?;
     let places = Place::all(workflow, workspace, cluster, state);
     if let Some(why) = first_clash(&places) {
         return Err(CliError::new(Exit::InvalidWorkflow, why));
@@ -32,11 +33,25 @@ pub(super) fn check(
                 .map_err(|e| CliError::new(Exit::InvalidWorkflow, e))?;
         }
     }
-    Ok(())
+    takes(workflow, workspace, mover)
+}
+
+/// An object store that is `external` must take what goes there: when tiers are full, or the run fails, it is too late.
+fn takes(workflow: &Workflow, workspace: &str, mover: &dyn Mover) -> CliResult<()> {
+    let Some(external) = workflow.external.as_deref().filter(|e| is_object(e)) else {
+        return Ok(());
+    };
+    let probe = external.join(format!("rescued-{workspace}"));
+    mover
+        .may_deliver(&probe, workspace, &Control::default())
+        .map_err(|e| {
+            let text = format!("`external` ({}) cannot be used: {e}", external.display());
+            CliError::new(Exit::InvalidWorkflow, text)
+        })
 }
 
 /// What some step reads must be there: a link that leads nowhere is as missing as nothing at all.
-fn sources_exist(workflow: &Workflow) -> CliResult<()> {
+fn sources_exist(workflow: &Workflow, mover: &dyn Mover) -> CliResult<()> {
     let mut used: BTreeSet<DataId> = BTreeSet::new();
     for step in &workflow.steps {
         used.extend(step.uses.iter().map(|u| u.data));
@@ -48,8 +63,18 @@ fn sources_exist(workflow: &Workflow) -> CliResult<()> {
         let Some(source) = &dataset.source else {
             continue;
         };
-        tarn_local::check_source(&dataset.name, source)
-            .map_err(|e| CliError::new(Exit::InvalidWorkflow, e.message))?;
+        let there = match is_object(source) {
+            true => mover.may_fetch(source, &Control::default()).map_err(
+                |MoverError { failure: f, .. }| {
+                    format!(
+                        "the source of dataset `{}` cannot be used: {}",
+                        dataset.name, f.message
+                    )
+                },
+            ),
+            false => tarn_local::check_source(&dataset.name, source).map_err(|e| e.message),
+        };
+        there.map_err(|why| CliError::new(Exit::InvalidWorkflow, why))?;
     }
     Ok(())
 }
@@ -128,7 +153,7 @@ impl<'a> Place<'a> {
             .iter()
             .flat_map(|n| &n.tiers)
             // Of its own making, and perhaps in the state folder.
-            .filter(|t| !t.stands_in())
+            .filter(|t| !t.elsewhere())
             .map(|t| t.root.as_path())
             .collect();
         // Beside other things on a tier's file system is only what belongs to this workspace.

@@ -154,6 +154,7 @@ mod tests {
 
     fn opened(node: &str) -> Event {
         Event::Opened {
+            stores: Vec::new(),
             node: node.into(),
             capacity: Capacity {
                 root: "/scm/tarn".into(),
@@ -237,6 +238,26 @@ mod tests {
         drop(log);
         let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
         assert_eq!(again.nodes().count(), 3);
+    }
+
+    /// By the first version that knew several stores of a node: with a node of two, and a part on its way between them.
+    const WITH_STORES: &str = include_str!("log-with-stores.txt");
+
+    #[test]
+    fn what_is_on_its_way_between_stores_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("site.log"), WITH_STORES).unwrap();
+        let (mut log, site) = Log::open(folder.path(), Config::default()).unwrap();
+        let text = format!("{site:?}");
+        for known in ["Moving { from: \"pmem\", to: \"nvme\"", "name: \"nvme\""] {
+            assert!(text.contains(known), "{known}: {text}");
+        }
+        // Also when the log was begun anew.
+        log.max = 0;
+        log.shorten(&site).unwrap();
+        drop(log);
+        let (_, again) = Log::open(folder.path(), Config::default()).unwrap();
+        assert_eq!(format!("{again:?}"), text);
     }
 
     #[test]

@@ -201,14 +201,15 @@ impl About {
             newest: VERSION,
             epoch: self.epoch,
         })?;
-        let (capacity, holds, jobs, is_behind) = match reader.receive(INVENTORY)? {
+        let (capacity, stores, holds, jobs, is_behind) = match reader.receive(INVENTORY)? {
             Welcome::Ready {
                 capacity,
+                stores,
                 holds,
                 jobs,
                 is_behind,
                 ..
-            } => (capacity, holds, jobs, is_behind),
+            } => (capacity, stores, holds, jobs, is_behind),
             Welcome::Stale(epoch) => bail!(
                 "it has had orders of controller number {epoch}, this is number {}: two controllers with different state folders?",
                 self.epoch
@@ -224,6 +225,7 @@ impl About {
             changes,
             is_behind,
             capacity,
+            stores,
             holds,
             jobs,
             orders,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_base::units::Bytes;
-use tarn_proto::site::{Excluded, Job, NodeInfo};
+use tarn_proto::site::{Excluded, Job, NodeInfo, StoreInfo};
 use tarn_slurm::{exclude, excluding, idle, put_to_sleep, show_on};
 
 /// Between two looks at what is to be told.
@@ -269,9 +269,20 @@ fn show_all(news: &Receiver<Vec<NodeInfo>>) {
 
 /// What is said of a node; rounded, so that it changes seldom.
 fn text(node: &NodeInfo) -> String {
-    let free = node.capacity.saturating_sub(node.taken);
-    match node.up {
-        true => format!("tarn {} of {} free", Bytes(free), Bytes(node.capacity)),
-        false => "tarn does not answer".to_owned(),
+    let room = |capacity: u64, taken: u64| {
+        let free = Bytes(capacity.saturating_sub(taken));
+        format!("{free} of {}", Bytes(capacity))
+    };
+    let store = |store: &StoreInfo| match store.is_away {
+        true => format!("{} not mounted", store.name),
+        false => format!("{} {}", store.name, room(store.capacity, store.taken)),
+    };
+    match (node.up, &node.stores[..]) {
+        (false, _) => "tarn does not answer".to_owned(),
+        (true, []) => format!("tarn {} free", room(node.capacity, node.taken)),
+        (true, stores) => {
+            let stores: Vec<String> = stores.iter().map(store).collect();
+            format!("tarn {} free", stores.join(", "))
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! One thread has the node's world: it performs what it is told, answers what it is asked, and says what happens.
 
+use super::loans::Loans;
 use super::replicas::Replicas;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_base::event::Event;
+use tarn_base::event::{Ended, Event};
 use tarn_base::id::NodeId;
 use tarn_base::nodes::Attempt;
 use tarn_control::News;
@@ -30,6 +31,8 @@ const BUG: &str =
 enum Work {
     Told(Told),
     Call(Call, SyncSender<Answer>),
+    /// Nothing works here any more, and why.
+    Broken(String),
     /// The session is over; so says a flag as well, which passes what waits.
     End,
 }
@@ -79,6 +82,7 @@ impl Driver {
         config: Config,
         news: News,
         replicas: Arc<Replicas>,
+        loans: Arc<Loans>,
     ) -> Result<(Self, Answer), String> {
         let (work, waiting) = sync_channel(WAITING);
         let (made, born) = channel();
@@ -98,7 +102,9 @@ impl Driver {
             let able = Answer::Opened {
                 several: world.multi_node().err(),
                 shared: world.one_namespace().err(),
+                images: world.images().err(),
             };
+            loans.watched_by(&world);
             let _ = made.send(Ok((world.nudge(), able)));
             let driving = Driving {
                 progress: world.progress(),
@@ -108,6 +114,7 @@ impl Driver {
                 keeps,
                 news,
                 replicas,
+                loans,
                 told_of: false,
                 looked: Instant::now(),
             };
@@ -139,6 +146,11 @@ impl Driver {
     /// Passes on what was told; waits while much was.
     pub(super) fn tell(&self, told: Told) {
         self.give(Work::Told(told));
+    }
+
+    /// Ends the world, though the session goes on.
+    pub(super) fn break_off(&self, why: String) {
+        self.give(Work::Broken(why));
     }
 
     /// Asks, and waits for the answer.
@@ -174,6 +186,7 @@ struct Driving {
     ends: Arc<AtomicBool>,
     news: News,
     replicas: Arc<Replicas>,
+    loans: Arc<Loans>,
     progress: Progress,
     /// What went on was told, and not yet that nothing does.
     told_of: bool,
@@ -229,6 +242,12 @@ impl Driving {
             let until = world.now().saturating_add(LOOK.as_nanos() as u64);
             let mut event = Some(world.next(Some(until))?);
             while let Some((_, what)) = event {
+                // With its tier everything fails here, and nothing of it is to blame.
+                if has_failed(&what)
+                    && let Some(why) = self.loans.gone()
+                {
+                    return Err(WorldError(why));
+                }
                 let heard = match what {
                     Event::Timer => true,
                     what => say(&self.news, proto::News::Event(what)),
@@ -268,6 +287,7 @@ impl Driving {
                 let _ = answer.send(given);
                 Ok(())
             }
+            Work::Broken(why) => Err(WorldError(why)),
             Work::End => Ok(()),
         }
     }
@@ -333,9 +353,21 @@ impl Driving {
             Call::Measure { .. }
             | Call::Link { .. }
             | Call::Sweep { .. }
+            | Call::Borrowers { .. }
+            | Call::Lend { .. }
+            | Call::Borrow { .. }
             | Call::Room(_)
             | Call::Open(_)
             | Call::Close => Answer::Failed("that is not asked of a world".into()),
         })
+    }
+}
+
+fn has_failed(event: &Event) -> bool {
+    let failed = |ended: &Ended| matches!(ended, Ended::Failed { .. });
+    match event {
+        Event::TransferFailed { .. } => true,
+        Event::Ended { ended, .. } => failed(ended),
+        _ => false,
     }
 }

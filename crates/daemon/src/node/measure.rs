@@ -42,6 +42,10 @@ pub(super) fn measure(
         found.cores = cores;
     }
     let remembered = memory(state, node)?;
+    for tier in &tiers {
+        // What of it is still taken counts.
+        tarn_local::lent::settle_idle(&tier.root);
+    }
     let asked = tiers.clone();
     for instead in machine::stand_in(&mut tiers, &remembered.0) {
         let (tier, wanted, root) = (&instead.tier, &instead.wanted, &instead.root);

@@ -1,6 +1,7 @@
 //! Replicas: those of this node for peers, also while they arrive, and those of peers for this node's transfers.
 
 use super::paced::Paced;
+use crate::pieces::{self, Lent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -11,14 +12,18 @@ use tarn_base::layout::TierDir;
 use tarn_base::nodes::Own;
 use tarn_base::part::StoreKey;
 use tarn_fabric::{
-    Arriving, Client, Key, Limits, MAX_ADDRESSES, Patience, Refusal, Registry, RunId, Served,
-    Server, Tree, Way,
+    Arriving, Called, Client, Key, Limits, MAX_ADDRESSES, Patience, Refusal, Registry, RunId,
+    Served, Server, Tree, Way,
 };
 use tarn_local::sockets::Sockets;
 use tarn_movers::throttle::Limiter;
-use tarn_ports::{Arrivals, PeerTree, Peers};
+use tarn_ports::{Arrivals, Control, PeerTree, Peers, Pieces};
+use tarn_proto::local::{Code, Refusal as NotOpened};
 use tarn_proto::node::{Address, Opening};
 use tarn_sys::beneath::Root;
+
+/// Streams of programs on other nodes to pieces of partitions: two a program and piece, for 16 programs on each of 32 nodes. Each has a thread.
+const STREAMS_TO_PIECES: usize = 1024;
 
 /// What this node serves, and whom it asks.
 #[derive(Debug)]
@@ -28,12 +33,17 @@ pub(super) struct Replicas {
     /// Large pieces are read by it where the peer has it too.
     way: Way,
     known: Mutex<Known>,
+    lent: Lent,
 }
 
 #[derive(Debug, Default)]
 struct Known {
+    /// This node's name.
+    own: String,
     /// Name of each tier of this node, and the folder of this run on it.
     tiers: Vec<(String, TierDir)>,
+    /// The run, as its folders are called.
+    run: String,
     /// What the threads that serve a tier are bound to.
     sockets: Option<Sockets>,
     arriving: BTreeMap<(TierId, StoreKey), Arc<Arriving>>,
@@ -47,7 +57,11 @@ struct Known {
 /// Serves what `replicas` has.
 pub(super) fn serve(at: &str, replicas: &Arc<Replicas>) -> std::io::Result<Server> {
     let registry = Arc::clone(replicas);
-    Server::start(at, registry, Limits::default(), replicas.way.clone())
+    let limits = Limits {
+        storages: STREAMS_TO_PIECES,
+        ..Limits::default()
+    };
+    Server::start(at, registry, limits, replicas.way.clone())
 }
 
 /// What a replica is called between nodes.
@@ -64,6 +78,7 @@ impl Replicas {
             run: run.to_le_bytes(),
             key: Key(key),
             known: Mutex::default(),
+            lent: Lent::default(),
         })
     }
 
@@ -90,7 +105,9 @@ impl Replicas {
         let peers = opening.peers.iter();
         let peer = &opening.cluster.peer;
         *self.known() = Known {
+            own: own.name.clone(),
             tiers: own.tiers.iter().map(tier).collect(),
+            run: opening.run.clone(),
             sockets: Sockets::of(&opening.cluster, &Own::Some([opening.node].into())),
             arriving: BTreeMap::new(),
             nodes: peers
@@ -148,16 +165,21 @@ impl Replicas {
         }
     }
 
-    /// Where the replica of that name lies, or what arrives of it.
+    /// Where the replica of that name lies, or what arrives of it; or an image of a step's processes, by instance and image.
     fn find(&self, name: &[u8]) -> Option<Result<PathBuf, Arc<Arriving>>> {
         let (tier, key) = std::str::from_utf8(name).ok()?.split_once('/')?;
-        // One component: it leads nowhere else.
-        if Path::new(key).file_name() != Some(key.as_ref()) || key.contains('/') {
-            return None;
-        }
-        let (tier, key) = (TierId(tier.parse().ok()?), StoreKey(key.to_owned()));
+        let tier = TierId(tier.parse().ok()?);
         let known = self.known();
         let (tier_name, dir) = known.tiers.get(tier.at())?;
+        if let Some((instance, image)) = key.split_once('/') {
+            let run = dir.checkpoints().join(&known.run);
+            return tarn_local::image::copy::content(&run, instance, image).map(Ok);
+        }
+        // One component: it leads nowhere else.
+        if Path::new(key).file_name() != Some(key.as_ref()) {
+            return None;
+        }
+        let key = StoreKey(key.to_owned());
         // The thread of a stream asks: it sends from where the tier is, until it is asked for what lies elsewhere.
         if let Some(sockets) = &known.sockets
             && let Some(near) = sockets.near(tier_name)
@@ -172,6 +194,34 @@ impl Replicas {
                 .cloned()
                 .map_or(Ok(path), Err),
         )
+    }
+}
+
+impl pieces::Others for Replicas {
+    fn own(&self) -> String {
+        self.known().own.clone()
+    }
+
+    fn client(&self, node: &str) -> Result<Arc<Client>, NotOpened> {
+        let address = {
+            let known = self.known();
+            let found = known.nodes.iter().find(|(_, (name, _))| name == node);
+            let (id, (_, address)) = found.ok_or_else(|| {
+                let text = format!("`{}` is no node of this run", node.escape_debug());
+                NotOpened::new(Code::NotFound, text)
+            })?;
+            if known.lost.contains(id) {
+                let text = format!("node {node} is lost, and its pieces of partitions with it");
+                return Err(NotOpened::new(Code::Lost, text));
+            }
+            address.clone()
+        };
+        Replicas::client(self, node, &address, Patience::default())
+            .map_err(|why| NotOpened::new(Code::Io, why))
+    }
+
+    fn way(&self) -> &Way {
+        &self.way
     }
 }
 
@@ -198,6 +248,10 @@ impl Registry for Replicas {
                 name().escape_debug()
             ))),
         }
+    }
+
+    fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
+        self.lent.called(body)
     }
 }
 
@@ -245,6 +299,27 @@ impl Peers for Others {
 
     fn begun(&self, id: TransferId) {
         (self.begun)(id);
+    }
+
+    fn lend(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure> {
+        let (instance, attempt) = pieces.step;
+        let name = format!("@{instance}.{attempt}");
+        let lent = &self.replicas.lent;
+        match lent.lend(
+            name,
+            pieces.folders,
+            Arc::clone(&self.replicas) as _,
+            &pieces.socket,
+        ) {
+            Ok(lending) => Ok(Box::new(lending)),
+            Err(e) => Err(Failure {
+                kind: FailureKind::Launch,
+                message: format!(
+                    "the socket for its partitions ({}) cannot be made: {e}",
+                    pieces.socket.display()
+                ),
+            }),
+        }
     }
 }
 

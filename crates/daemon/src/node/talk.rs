@@ -1,6 +1,7 @@
 //! Sessions of the run, and what of it outlasts them.
 
 use super::drive::{Driver, Post, say};
+use super::loans::{Loans, is_gone};
 use super::replicas::{Others, Replicas};
 use super::{Notice, measure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +14,13 @@ use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Own, Staying};
 use tarn_control::{Handler, News, Talk};
 use tarn_journal::{Holder, LockError, RunLock};
+use tarn_local::keys::Wrapping;
+use tarn_local::lent::{self, Terms};
 use tarn_local::{Config, Local, Namespaces};
 use tarn_movers::Trees;
 use tarn_ports::{Mates, Meter, Nodes, Peers};
 use tarn_proto::node::{self as proto, Answer, Call, Opening, Started, Told, VERSION};
+use tarn_seal::ring::KeyRing;
 
 /// How long steps and transfers are given to end once they are told to. They are killed: it is the kernel that may take long.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,6 +36,7 @@ pub(super) struct Host {
     /// Measures this node.
     meter: Arc<tarn_power::Machine>,
     replicas: Arc<Replicas>,
+    loans: Arc<Loans>,
     notify: Sender<Notice>,
     state: Mutex<State>,
 }
@@ -61,6 +66,7 @@ impl Host {
         run: String,
         helper: PathBuf,
         replicas: Arc<Replicas>,
+        loans: Loans,
         notify: Sender<Notice>,
     ) -> Self {
         Self {
@@ -69,6 +75,7 @@ impl Host {
             helper,
             meter: Arc::new(tarn_power::Machine::new(&tarn_power::sysfs())),
             replicas,
+            loans: Arc::new(loans),
             notify,
             state: Mutex::default(),
         }
@@ -103,6 +110,11 @@ impl Host {
         world.is_none_or(|(_, world)| world.end(PATIENCE))
     }
 
+    /// Gives back what is borrowed, and takes what is lent.
+    pub(super) fn give_back(&self) {
+        self.loans.end();
+    }
+
     /// Nobody has come for too long: what the run left here goes, but for what somebody asks to keep. False if somebody has come
     /// after all.
     pub(super) fn give_up(&self) -> bool {
@@ -124,7 +136,8 @@ impl Host {
 
     fn clear(&self, opening: Opening, protected: BTreeSet<PathBuf>) -> Vec<String> {
         let config = self.config(opening, None, None);
-        let mut world = match Local::new(config) {
+        let world = config.and_then(|config| Local::new(config).map_err(|e| e.to_string()));
+        let mut world = match world {
             Ok(world) => Box::new(world),
             Err(e) => return vec![format!("what the run left here cannot be removed: {e}")],
         };
@@ -145,21 +158,30 @@ impl Host {
         opening: Opening,
         peers: Option<Arc<dyn Peers>>,
         mates: Option<Arc<dyn Mates>>,
-    ) -> Config {
+    ) -> Result<Config, String> {
         let os = std::ffi::OsString::from_vec;
         let environment = opening.environment.into_iter();
-        Config {
+        let keys = opening.keys.map(|keys| KeyRing::parse(&keys.0)).transpose();
+        let keys = keys.map_err(|e| format!("the keys of the run's data cannot be used: {e}"))?;
+        let caller_env: Vec<_> = environment.map(|(k, v)| (os(k), os(v))).collect();
+        // Which object store, and with which keys, whoever called tarn has said.
+        let theirs = caller_env.clone();
+        let store = tarn_s3::Client::new(move |name| {
+            let found = theirs.iter().find(|(k, _)| k == name);
+            found.map(|(_, value)| value.clone())
+        });
+        Ok(Config {
             run: opening.run,
             workspace: opening.workspace,
             workflow: opening.workflow,
             cluster: opening.cluster,
             prior: opening.prior,
             state: StateDir(opening.state),
-            mover: Arc::new(Trees::new()),
-            // What is encrypted is refused over several machines.
-            keys: None,
+            mover: Arc::new(Trees::new().with_store(store.shared())),
+            keys: keys.map(Wrapping::of_run),
             helper_exe: self.helper.clone(),
             checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),
+            partitions: Arc::new(tarn_partitions::for_step),
             // tarn asks that itself, before it has a step run.
             changed_since: Arc::new(|_| None),
             epoch: opening.epoch,
@@ -177,8 +199,8 @@ impl Host {
                 .into_iter()
                 .map(|(n, (host, _))| (n, host))
                 .collect(),
-            caller_env: environment.map(|(k, v)| (os(k), os(v))).collect(),
-        }
+            caller_env,
+        })
     }
 
     fn check(&self, version: u32, tarn: &str) -> Result<(), String> {
@@ -201,6 +223,9 @@ impl Host {
         if self.world().is_some() {
             return Err("the run was opened already".into());
         }
+        if let Some(why) = self.loans.gone() {
+            return Err(why);
+        }
         self.take_folders(&opening.workspace, &opening.state)?;
         self.replicas.open(&opening)?;
         self.state().opening = Some(opening.clone());
@@ -219,9 +244,9 @@ impl Host {
             replicas: Arc::clone(&self.replicas),
             begun: Box::new(begun),
         };
-        let config = self.config(opening, Some(Arc::new(peers)), Some(Arc::new(post)));
+        let config = self.config(opening, Some(Arc::new(peers)), Some(Arc::new(post)))?;
         let replicas = Arc::clone(&self.replicas);
-        let (world, able) = Driver::start(config, news.clone(), replicas)?;
+        let (world, able) = Driver::start(config, news.clone(), replicas, Arc::clone(&self.loans))?;
         let mut state = self.state();
         if state.ends {
             drop(state);
@@ -264,7 +289,29 @@ impl Host {
         }
     }
 
-    fn answer(&self, session: u64, news: &News, call: Call) -> Result<Answer, String> {
+    /// Borrows a tier. When that goes, so does the world of this node.
+    fn borrow(
+        self: &Arc<Self>,
+        (tier, lender): (String, String),
+        brick: proto::Brick,
+        bytes: u64,
+        state: &Path,
+    ) -> Result<Answer, String> {
+        let host = Arc::downgrade(self);
+        let gone = {
+            let (tier, lender) = (tier.clone(), lender.clone());
+            move |why: String| {
+                let world = host.upgrade().and_then(|host| host.world());
+                if let Some(world) = world {
+                    world.break_off(is_gone(&tier, &lender, &why));
+                }
+            }
+        };
+        let names = (&*self.about.node, &*tier, &*lender);
+        self.loans.borrow(names, brick, (bytes, state), gone)
+    }
+
+    fn answer(self: &Arc<Self>, session: u64, news: &News, call: Call) -> Result<Answer, String> {
         match call {
             Call::Measure {
                 version,
@@ -287,6 +334,32 @@ impl Host {
                     .map(Answer::Rate)
             }
             Call::Open(opening) => self.open(session, news, *opening),
+            Call::Borrowers { roots, workspace } => {
+                let all = roots.iter().map(|r| lent::borrowers(r, &workspace));
+                Ok(Answer::Borrowers(all.collect()))
+            }
+            Call::Lend {
+                tier,
+                root,
+                borrower,
+                workspace,
+                bytes,
+            } => self.loans.lend(Terms {
+                helper: self.helper.clone(),
+                root,
+                tier,
+                workspace,
+                lender: self.about.node.clone(),
+                borrower,
+                bytes,
+            }),
+            Call::Borrow {
+                tier,
+                lender,
+                brick,
+                bytes,
+                state,
+            } => self.borrow((tier, lender), brick, bytes, &state),
             Call::Room(roots) => Ok(Answer::Room(tarn_local::machine::room(&roots))),
             Call::Sweep {
                 workspace,

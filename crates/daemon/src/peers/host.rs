@@ -155,7 +155,7 @@ impl Host {
         let serving = work::serve(space, path, write)?;
         Ok((
             Said::Lent(serving.told()?),
-            Box::new(|| serving.target().map_err(std::io::Error::other)),
+            Box::new(|_| serving.target(()).map_err(std::io::Error::other)),
         ))
     }
 

@@ -1,27 +1,35 @@
 //! What a job's tasks may see: a file a job, which the SPANK plug-in reads. docs/site.md, "What a job sees".
 
+use super::stores::Stores;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use tarn_base::bounds::MAX_NAME_BYTES;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Job, Mount, Uid};
+use tarn_proto::site::{Job, Mount, Spread, Uid};
 
 /// What the plug-in takes of one job, and bytes of a path.
 const MAX_MOUNTS: usize = 1024;
 const MAX_PATH: usize = 1024;
+/// Bytes of its whole file, of a node's name, of the names of a partition's pieces in one variable, and of a block.
+const MAX_FILE: usize = 256 << 10;
+const MAX_NODE: usize = 255;
+const MAX_PIECES: usize = 120_000;
+const MAX_BLOCK: u64 = 1 << 30;
+const PAGE: u64 = 4096;
 
 /// The files of all jobs that are let in.
 pub(super) struct Door {
     folder: PathBuf,
-    root: PathBuf,
+    stores: Arc<Stores>,
 }
 
 impl Door {
-    pub(super) fn new(run: &Path, root: &Path) -> Self {
+    pub(super) fn new(run: &Path, stores: Arc<Stores>) -> Self {
         Self {
             folder: run.join("jobs"),
-            root: root.to_owned(),
+            stores,
         }
     }
 
@@ -33,9 +41,22 @@ impl Door {
         mounts: &[Mount],
     ) -> Result<(), Refusal> {
         let is_clear = mounts.iter().any(|mount| mount.in_memory);
-        let version = if is_clear { 2 } else { 1 };
-        let root = self.root.display();
-        let mut text = format!("tarn-job {version}\nuser\t{user}\nroot\t{root}\n");
+        let roots = self.roots(mounts)?;
+        let is_lent = mounts.iter().any(|mount| mount.partition);
+        let is_spread = mounts.iter().any(|mount| mount.spread.is_some());
+        let version = match (is_lent, roots.len(), is_clear) {
+            _ if is_spread => 5,
+            (true, ..) => 4,
+            (_, 2.., _) => 3,
+            (_, _, true) => 2,
+            _ => 1,
+        };
+        let mut text = format!("tarn-job {version}\nuser\t{user}\n");
+        text.extend(
+            roots
+                .iter()
+                .map(|root| format!("root\t{}\n", root.display())),
+        );
         if is_clear {
             text += &format!("clear\t{}\n", memory.display());
         }
@@ -48,10 +69,31 @@ impl Door {
         }
         for mount in mounts {
             check(mount)?;
-            let place = if mount.in_memory { "clear-" } else { "" };
-            let how = if mount.writable { "rw" } else { "ro" };
+            let place = match mount.in_memory {
+                true => "clear-".to_owned(),
+                false => {
+                    let root = self.stores.root_of(&mount.store)?;
+                    let at = roots.iter().position(|known| *known == root);
+                    at.filter(|at| *at > 0)
+                        .map_or_else(String::new, |at| format!("{at}-"))
+                }
+            };
+            let how = match (mount.partition, mount.writable) {
+                (true, _) => "part",
+                (_, true) => "rw",
+                _ => "ro",
+            };
             let (name, path) = (&mount.dataset, mount.path.display());
             text += &format!("mount\t{place}{how}\t{name}\t{}\t{path}\n", mount.owner);
+            if let Some(spread) = &mount.spread {
+                text += &format!("spread\t{}\t{}\n", spread.block, spread.nodes.join(","));
+            }
+        }
+        if text.len() > MAX_FILE {
+            let text = format!(
+                "what is to be said of the data of job {job} is longer than {MAX_FILE} bytes: ask for fewer datasets, or spread fewer partitions over so many nodes"
+            );
+            return Err(Refusal::new(Code::Invalid, text));
         }
         let failed = |e: std::io::Error| {
             let text = format!(
@@ -66,6 +108,21 @@ impl Door {
         let mut file = options.open(&fresh).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
         std::fs::rename(&fresh, self.folder.join(job.to_string())).map_err(failed)
+    }
+
+    /// The roots of the stores that mounts lie in, in the order of these; of those that lie in none, the first store's.
+    fn roots(&self, mounts: &[Mount]) -> Result<Vec<&Path>, Refusal> {
+        let mut roots = Vec::new();
+        for mount in mounts.iter().filter(|mount| !mount.in_memory) {
+            let root = self.stores.root_of(&mount.store)?;
+            if !roots.contains(&root) {
+                roots.push(root);
+            }
+        }
+        if roots.is_empty() {
+            roots.push(self.stores.root_of("")?);
+        }
+        Ok(roots)
     }
 
     /// A job is over.
@@ -103,7 +160,11 @@ fn check(mount: &Mount) -> Result<(), Refusal> {
             .is_some_and(|b| b.is_ascii_lowercase() || *b == b'_')
         && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_');
     let is_plain = plain && text.len() <= MAX_PATH && !text.chars().any(char::is_control);
-    if is_variable && is_owners && is_plain {
+    let is_dealt = match &mount.spread {
+        None => true,
+        Some(spread) => mount.partition && is_sound(spread, name.len()),
+    };
+    if is_variable && is_owners && is_plain && is_dealt {
         return Ok(());
     }
     let text = format!(
@@ -112,4 +173,20 @@ fn check(mount: &Mount) -> Result<(), Refusal> {
         mount.dataset.escape_debug()
     );
     Err(Refusal::new(Code::Invalid, text))
+}
+
+/// Whether tasks can be told where the pieces of a partition with a name of so many bytes are.
+fn is_sound(spread: &Spread, name: usize) -> bool {
+    let is_host = |node: &String| {
+        let mut bytes = node.bytes();
+        (1..=MAX_NODE).contains(&node.len())
+            && bytes.all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    // `NODE:@step/NAME,`
+    let pieces = spread.nodes.iter().map(|n| n.len() + name + 8);
+    (PAGE..=MAX_BLOCK).contains(&spread.block)
+        && spread.block.is_multiple_of(PAGE)
+        && !spread.nodes.is_empty()
+        && spread.nodes.iter().all(is_host)
+        && pieces.sum::<usize>() <= MAX_PIECES
 }

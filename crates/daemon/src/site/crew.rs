@@ -1,9 +1,10 @@
 //! The workers: one a user, begun when there is something to do. They end by themselves when they are idle.
 
 use super::keys::Secrets;
+use super::stores::Stores;
 use super::talk::{Manner, Said, Told, hear, say};
 use super::{project, user_folder};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +22,7 @@ const MAX_WORKERS: usize = 4096;
 
 /// The workers of this node.
 pub(super) struct Crew {
-    root: PathBuf,
+    stores: Arc<Stores>,
     memory: PathBuf,
     node: String,
     min_uid: Uid,
@@ -57,14 +58,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Crew {
     pub(super) fn new(
-        root: PathBuf,
+        stores: Arc<Stores>,
         memory: &Path,
         node: String,
         (min_uid, manner): (Uid, Manner),
     ) -> Self {
         Self {
             manner,
-            root,
+            stores,
             memory: memory.to_owned(),
             node,
             min_uid,
@@ -73,10 +74,10 @@ impl Crew {
         }
     }
 
-    /// The users that have something in the store.
-    pub(super) fn users(&self) -> Vec<Uid> {
-        let entries = std::fs::read_dir(&self.root);
-        let names = entries.into_iter().flatten().flatten();
+    /// The users that have something in some store.
+    pub(super) fn users(&self) -> BTreeSet<Uid> {
+        let entries = self.stores.roots().map(std::fs::read_dir);
+        let names = entries.flatten().flatten().flatten();
         let numbers = names.filter_map(|e| {
             let name = e.file_name();
             let number = name.to_str()?.strip_prefix('u')?.parse().ok()?;
@@ -136,8 +137,10 @@ impl Crew {
             .as_ref()
             .map(|all| all.of_user(user, &groups));
         let keys = keys.ok_or_else(|| failed(std::io::Error::other("no controller was here")))?;
-        user_folder(&self.root, user, group).map_err(failed)?;
-        let mut projects = project::all(&self.root);
+        for root in self.stores.roots() {
+            user_folder(root, user, group).map_err(failed)?;
+        }
+        let mut projects = project::all(&self.stores);
         projects.retain(|gid| groups.contains(gid));
         let (near, far) = UnixStream::pair().map_err(failed)?;
         let program = std::env::current_exe().map_err(failed)?;
@@ -155,11 +158,11 @@ impl Crew {
         // Its end of the socket is the child's alone now: when that ends, this is told.
         drop(command);
         let told = Told::Begin {
-            root: self.root.clone(),
+            stores: self.stores.places(),
             node: self.node.clone(),
             keys,
             projects,
-            manner: self.manner,
+            manner: self.manner.clone(),
         };
         // The worker before this one may still be ending.
         let first = near

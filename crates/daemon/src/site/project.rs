@@ -1,5 +1,6 @@
 //! What is a project's on a node: its folders are root's and the group's, what is in them its members'. docs/site.md, "The store on a node".
 
+use super::stores::{Stores, having};
 use rustix::fs::{Gid as Group, Mode, Uid as User};
 use std::io;
 use std::path::Path;
@@ -23,12 +24,14 @@ pub(super) fn standing(user: Uid, wanted: Gid) -> io::Result<(Gid, Vec<Gid>)> {
     Ok((group, groups))
 }
 
-/// The projects that have a folder in the store.
-pub(super) fn all(root: &Path) -> Vec<Gid> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+/// The projects that have a folder in some store.
+pub(super) fn all(stores: &Stores) -> Vec<Gid> {
+    let entries = stores.roots().map(std::fs::read_dir);
+    let entries = entries.flatten().flatten().flatten();
     let gid = |e: std::fs::DirEntry| e.file_name().to_str()?.strip_prefix('p')?.parse().ok();
     let mut all: Vec<Gid> = entries.filter_map(gid).collect();
     all.sort_unstable();
+    all.dedup();
     all
 }
 
@@ -64,22 +67,22 @@ fn make_one(path: &Path, gid: Gid, mode: u32) -> io::Result<()> {
 
 /// What the controller leaves to the node: whose worker does this. `None` when nothing is there to be done.
 pub(super) fn actor(
-    root: &Path,
+    stores: &Stores,
     user: Uid,
     group: Gid,
     work: &Work,
 ) -> io::Result<Option<(Uid, Gid)>> {
     let part = match work {
-        Work::Check(part) => Some(part),
+        Work::Check(part) | Work::CheckIn(part, _) | Work::Move { part, .. } => Some(part),
         Work::Remove(things) => match &things[..] {
-            [Held::Part(part)] => Some(part),
+            [Held::Part(part) | Held::Copy(part, _)] => Some(part),
             _ => None,
         },
         _ => None,
     };
     match part {
         Some(part) if user == 0 => match part.owner {
-            Owner::Project(gid) => Ok(maker(root, part)?.map(|maker| (maker, gid))),
+            Owner::Project(gid) => Ok(maker(stores, part)?.map(|maker| (maker, gid))),
             Owner::User(_) => Ok(Some((user, group))),
         },
         _ => Ok(Some((user, group))),
@@ -87,8 +90,11 @@ pub(super) fn actor(
 }
 
 /// Who has written a part here.
-pub(super) fn maker(root: &Path, part: &Part) -> io::Result<Option<Uid>> {
+pub(super) fn maker(stores: &Stores, part: &Part) -> io::Result<Option<Uid>> {
     let Some(folder) = part.folder() else {
+        return Ok(None);
+    };
+    let Some(root) = having(stores.roots(), part) else {
         return Ok(None);
     };
     let owner = part.owner.to_string();
@@ -104,7 +110,7 @@ pub(super) fn maker(root: &Path, part: &Part) -> io::Result<Option<Uid>> {
 }
 
 /// Refuses what is a project's to who is no member, and makes the project's folders for who is.
-pub(super) fn admit(root: &Path, part: &Part, user: Uid, group: Gid) -> Result<(), Refusal> {
+pub(super) fn admit(stores: &Stores, part: &Part, user: Uid, group: Gid) -> Result<(), Refusal> {
     let Owner::Project(gid) = part.owner else {
         return Ok(());
     };
@@ -119,5 +125,6 @@ pub(super) fn admit(root: &Path, part: &Part, user: Uid, group: Gid) -> Result<(
         );
         return Err(Refusal::new(Code::Denied, text));
     }
-    make(root, gid).map_err(failed)
+    let mut roots = stores.roots();
+    roots.try_for_each(|root| make(root, gid)).map_err(failed)
 }

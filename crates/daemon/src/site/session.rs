@@ -4,12 +4,10 @@ use super::keys::Secrets;
 use super::{Site, project};
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
-use tarn_journal::lines::sync_folder;
 use tarn_munge::{Reader, Writer};
 use tarn_ports::Meter;
 use tarn_proto::local::{Code, Refusal};
@@ -22,29 +20,6 @@ use tarn_proto::site::{
 const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
 /// How long a user's worker may take to say what there is.
 const INVENTORY: Duration = Duration::from_secs(120);
-
-/// The highest term whose orders were taken here.
-pub(super) fn epoch(root: &Path) -> anyhow::Result<Epoch> {
-    let path = root.join(".tarn-site");
-    let text = match std::fs::read_to_string(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
-        other => other.with_context(|| format!("cannot read {}", path.display()))?,
-    };
-    let epoch = text.strip_prefix("tarn-site 1\nepoch ");
-    epoch.and_then(|rest| rest.trim().parse().ok()).with_context(|| {
-        format!("{} is of another version of tarnd, or damaged: if it is damaged, remove it when only one controller runs", path.display())
-    })
-}
-
-fn keep_epoch(root: &Path, epoch: Epoch) -> std::io::Result<()> {
-    let fresh = root.join(".tarn-site.new");
-    let mut file = std::fs::File::create(&fresh)?;
-    let text = format!("tarn-site 1\nepoch {epoch}\n");
-    std::io::Write::write_all(&mut file, text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&fresh, root.join(".tarn-site"))?;
-    sync_folder(root)
-}
 
 /// Serves whoever has proven that they may give orders, as long as their term is the highest.
 pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, from: SocketAddr) {
@@ -120,7 +95,8 @@ fn welcome(
             );
         }
         if greeting.epoch > term.epoch {
-            keep_epoch(&site.root, greeting.epoch).context("the term cannot be kept")?;
+            let kept = site.stores.keep_epoch(greeting.epoch);
+            kept.context("the term cannot be kept")?;
             term.epoch = greeting.epoch;
         }
         // Whoever gave orders before does not any more.
@@ -130,11 +106,13 @@ fn welcome(
     }
     site.crew.rekey(secrets);
     let (holds, is_behind) = site.inventory();
+    let (capacity, stores) = site.stores.told();
     writer.send(&Welcome::Ready {
         version,
         tarn: env!("CARGO_PKG_VERSION").into(),
         boot: site.boot.clone(),
-        capacity: site.capacity(),
+        capacity,
+        stores,
         holds,
         jobs: site.jobs(),
         is_behind,
@@ -162,7 +140,7 @@ impl Site {
     fn inventory(&self) -> (Vec<(Uid, Holding)>, bool) {
         let mut all: Vec<(Uid, Holding)> = Vec::new();
         let mut is_unseen = false;
-        let mut projects = project::all(&self.root);
+        let mut projects = project::all(&self.stores);
         for user in self.crew.users() {
             // What is a project's is told by one of its members who have something here.
             let groups = project::standing(user, self.group_of(user));
@@ -200,9 +178,9 @@ impl Site {
     fn have_wrapped(&self, all: &mut [(Uid, Holding)]) {
         let mut makers: BTreeMap<Uid, BTreeSet<Part>> = BTreeMap::new();
         for (_, holding) in all.iter().filter(|(_, holding)| holding.is_behind) {
-            if let Held::Part(part) = &holding.held
+            if let Some(part) = holding.held.part()
                 && matches!(part.owner, Owner::Project(_))
-                && let Ok(Some(maker)) = project::maker(&self.root, part)
+                && let Ok(Some(maker)) = project::maker(&self.stores, part)
             {
                 makers.entry(maker).or_default().insert(part.clone());
             }
@@ -210,9 +188,8 @@ impl Site {
         for (maker, parts) in makers {
             match self.answer(maker, Work::WrapAnew(parts.iter().cloned().collect())) {
                 Ok(_) => {
-                    let is_done = |holding: &Holding| match &holding.held {
-                        Held::Part(part) => parts.contains(part),
-                        Held::Job(_) => false,
+                    let is_done = |holding: &Holding| {
+                        holding.held.part().is_some_and(|part| parts.contains(part))
                     };
                     let done = all.iter_mut().filter(|(_, holding)| is_done(holding));
                     done.for_each(|(_, holding)| holding.is_behind = false);
@@ -239,7 +216,8 @@ impl Site {
 
     /// The group that a user's folder was made with.
     fn group_of(&self, user: Uid) -> Gid {
-        let about = std::fs::symlink_metadata(self.root.join(format!("u{user}")));
+        let own = |root: &Path| std::fs::symlink_metadata(root.join(format!("u{user}"))).ok();
+        let about = self.stores.roots().find_map(own);
         about.map_or(user, |a| std::os::unix::fs::MetadataExt::gid(&a))
     }
 
@@ -262,7 +240,7 @@ impl Site {
         match command.order {
             Order::Do { user, group, work } => {
                 let what = format!("{work:?}");
-                let (user, group) = match project::actor(&self.root, user, group, &work) {
+                let (user, group) = match project::actor(&self.stores, user, group, &work) {
                     Ok(Some(actor)) => actor,
                     // It is not there, so it need not be removed; a part that is to be checked is none.
                     Ok(None) => {
@@ -311,7 +289,7 @@ impl Site {
                 done(0, &format!("dismiss job {job}"), result);
             }
             Order::Look => {
-                let (capacity, meter) = (self.capacity(), std::sync::Arc::clone(&self.meter));
+                let (capacity, meter) = (self.stores.told().0, std::sync::Arc::clone(&self.meter));
                 let reports = reports.clone();
                 let look = move || {
                     let _ = reports.send(Report::Capacity {
@@ -373,23 +351,23 @@ impl Site {
             Owner::Project(_) => true,
         };
         let parts: Vec<&Part> = match work {
-            Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Check(part) => vec![part],
+            Work::Fetch { part, .. }
+            | Work::Publish { part, .. }
+            | Work::Move { part, .. }
+            | Work::Check(part)
+            | Work::CheckIn(part, _) => vec![part],
             Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
             Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
-            Work::Remove(things) => things
-                .iter()
-                .filter_map(|thing| match thing {
-                    Held::Part(part) => Some(part),
-                    Held::Job(_) => None,
-                })
-                .collect(),
+            Work::Remove(things) => things.iter().filter_map(Held::part).collect(),
             Work::WrapAnew(parts) => parts.iter().collect(),
-            Work::Inventory(_) => Vec::new(),
+            Work::Lend { .. } | Work::Share { .. } | Work::Join { .. } | Work::Inventory(_) => {
+                Vec::new()
+            }
         };
         match parts.iter().find(|part| !is_own(part)) {
             None => parts
                 .iter()
-                .try_for_each(|part| project::admit(&self.root, part, user, group)),
+                .try_for_each(|part| project::admit(&self.stores, part, user, group)),
             Some(part) => {
                 let text = format!("{part} belongs to {}, not to user {user}", part.owner);
                 Err(Refusal::new(Code::Denied, text))

@@ -1,20 +1,25 @@
 //! What a worker serves to the same user's workers on other nodes.
 
+use crate::pieces::Lent;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tarn_fabric::{Key, Refusal, Registry, RunId, Served, Tree};
+use tarn_fabric::{Called, Key, Refusal, Registry, RunId, Served, Tree};
 use tarn_munge::{KEY_BYTES, Secret};
+use tarn_ports::Control;
 use tarn_proto::site::Owner;
 use tarn_sys::beneath::Root;
 
 /// Whose parts are served, and to whom: who knows the user's key.
 pub(super) struct Shelf {
-    root: PathBuf,
+    /// Of the node's stores, fast to slow.
+    roots: Vec<PathBuf>,
     run: RunId,
     key: Key,
     user: u32,
+    /// Pieces of partitions that lie over the nodes of jobs.
+    lent: Lent,
 }
 
 /// The name and key of a user's data plane.
@@ -34,14 +39,15 @@ pub(super) fn user_key(secret: &Secret, user: u32) -> [u8; KEY_BYTES] {
 }
 
 impl Shelf {
-    pub(super) fn new(root: PathBuf, key: [u8; KEY_BYTES]) -> Self {
+    pub(super) fn new(roots: Vec<PathBuf>, key: [u8; KEY_BYTES], lent: Lent) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let (run, key) = credentials(&key, user);
         Self {
-            root,
+            roots,
             run,
             key,
             user,
+            lent,
         }
     }
 }
@@ -66,13 +72,20 @@ impl Registry for Shelf {
         }
         let name = name.strip_suffix(b"/").unwrap_or(name);
         let at = name.iter().position(|b| *b == b'/').unwrap_or(name.len());
-        let owner = self.root.join(OsStr::from_bytes(&name[..at]));
+        let owner = OsStr::from_bytes(&name[..at]);
         let rest = name.get(at + 1..).unwrap_or_default();
-        let root = Root::open(&owner).and_then(|top| top.beneath(rest));
-        match root {
-            Ok(root) => Ok(Served::Whole(Arc::new(root))),
-            Err(rustix::io::Errno::NOENT) => Ok(Served::Gone),
-            Err(e) => Err(Refusal(format!("the part cannot be opened: {e}"))),
+        for root in &self.roots {
+            let top = Root::open(&root.join(owner));
+            match top.and_then(|top| top.beneath(rest)) {
+                Ok(part) => return Ok(Served::Whole(Arc::new(part))),
+                Err(rustix::io::Errno::NOENT) => {}
+                Err(e) => return Err(Refusal(format!("the part cannot be opened: {e}"))),
+            }
         }
+        Ok(Served::Gone)
+    }
+
+    fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
+        self.lent.called(body)
     }
 }

@@ -2,21 +2,26 @@
 //! has its name when it is whole.
 
 mod holds;
+mod lent;
+mod moves;
 mod outside;
+mod places;
 mod projects;
 mod sealed;
+mod shared;
 
-use outside::single;
 use sealed::Which;
 
 use super::keys::{UserKeys, WrappingKeys};
 use super::shelf::Shelf;
 use super::talk::Manner;
-use crate::work::{Held, Spot, open_folder, told};
+use crate::pieces::Lent;
+use crate::work::{Held, open_folder, told};
 use anyhow::Context;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
-use std::collections::BTreeSet;
+use shared::Shared;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -31,9 +36,7 @@ use tarn_movers::throttle::Limiter;
 use tarn_munge::KEY_BYTES;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{
-    Gid, Held as Thing, Job, Origin, Owner, Part, Proof, Slice, Work, Worked, is_name,
-};
+use tarn_proto::site::{Gid, Held as Thing, Job, Origin, Owner, Part, Proof, Slice, Work, Worked};
 
 /// What half-done work is called, at first.
 const HIDDEN: &str = ".tarn-";
@@ -44,11 +47,17 @@ const SOURCE: &str = "source";
 /// Bytes of a manifest that is believed to be one.
 const MAX_MANIFEST: u64 = 1 << 30;
 
+/// Streams of tasks on other nodes to pieces of the user's partitions: two a task and piece, for 16 tasks on each of 32 nodes. Each has a thread.
+const STREAMS_TO_PIECES: usize = 1024;
+
 /// A user's part of the store.
 pub(super) struct Store {
-    root: PathBuf,
+    /// Name and root of each of the node's stores, fast to slow.
+    places: Vec<(String, PathBuf)>,
     user: u32,
     node: String,
+    /// The object store of users whose files name none.
+    object_endpoint: Option<String>,
     /// Of the user's data plane.
     key: [u8; KEY_BYTES],
     /// How others' streams, and those to others, go.
@@ -60,12 +69,17 @@ pub(super) struct Store {
     /// What is read and written outside keeps to these, and what is read from other nodes.
     outside: Option<Arc<Limiter>>,
     between: Option<Arc<Limiter>>,
+    /// And what is moved from store to store.
+    within: Option<Arc<Limiter>>,
     server: Server,
+    /// Pieces of partitions that lie over the nodes of jobs, and by which job.
+    lent: Lent,
+    shared: Mutex<BTreeMap<Job, Shared>>,
     /// What is worked on: one work at a time has each, as an order may be given again while its first one goes on.
     busy: Mutex<BTreeSet<String>>,
     free: Condvar,
     /// Locked: the worker before this one has ended.
-    _folder: OwnedFd,
+    _folders: Vec<OwnedFd>,
 }
 
 /// Something that one work has.
@@ -81,7 +95,7 @@ impl Drop for Claim<'_> {
 impl Store {
     /// Opens it, removes what was half done, and serves its parts to the same user's workers on other nodes.
     pub(super) fn open(
-        root: PathBuf,
+        places: Vec<(String, PathBuf)>,
         node: String,
         (keys, manner): (&UserKeys, Manner),
         projects: Vec<Gid>,
@@ -91,23 +105,35 @@ impl Store {
             true => Way::Sealed,
             false => Way::Clear,
         };
-        let shelf = Arc::new(Shelf::new(root.clone(), key));
-        let start = |at| Server::start(at, shelf.clone(), Limits::default(), way.clone());
+        let roots = places.iter().map(|(_, root)| root.clone());
+        let lent = Lent::default();
+        let shelf = Arc::new(Shelf::new(roots.collect(), key, lent.clone()));
+        let limits = Limits {
+            storages: STREAMS_TO_PIECES,
+            ..Limits::default()
+        };
+        let start = |at| Server::start(at, shelf.clone(), limits, way.clone());
         let server = start("[::]:0")
             .or_else(|_| start("0.0.0.0:0"))
             .context("no port for other nodes")?;
         let user = rustix::process::geteuid().as_raw();
-        let own = root.join(Owner::User(user).to_string());
-        let folder = open_folder(&own).with_context(|| format!("cannot open {}", own.display()))?;
-        flock(&folder, FlockOperation::LockExclusive)
-            .with_context(|| format!("cannot lock {}", own.display()))?;
+        let mut folders = Vec::new();
+        for (_, root) in &places {
+            let own = root.join(Owner::User(user).to_string());
+            let folder =
+                open_folder(&own).with_context(|| format!("cannot open {}", own.display()))?;
+            flock(&folder, FlockOperation::LockExclusive)
+                .with_context(|| format!("cannot lock {}", own.display()))?;
+            folders.push(folder);
+        }
         let store = Self {
             user,
             busy: Mutex::default(),
             free: Condvar::new(),
-            _folder: folder,
-            root,
+            _folders: folders,
+            places,
             node,
+            object_endpoint: manner.object_endpoint,
             key,
             way,
             keys: RwLock::new(keys.wrapping()),
@@ -115,7 +141,10 @@ impl Store {
             mover: Trees::new(),
             outside: manner.external_rate.map(|rate| Limiter::new(rate, 0)),
             between: manner.peer_rate.map(|rate| Limiter::new(rate, 0)),
+            within: manner.move_rate.map(|rate| Limiter::new(rate, 0)),
             server,
+            lent,
+            shared: Mutex::default(),
         };
         store.sweep();
         Ok(store)
@@ -147,11 +176,19 @@ impl Store {
 
     pub(super) fn perform(&self, work: Work, control: &Control) -> Result<Worked, Refusal> {
         let _claim = match &work {
-            Work::Fetch { part, .. } | Work::Publish { part, .. } => Some(part.to_string()),
+            Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Move { part, .. } => {
+                Some(part.to_string())
+            }
             Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
             Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
+            Work::Lend { job, partition, .. } => Some(format!("{job} has {partition}")),
+            Work::Share { job, .. } | Work::Join { job, .. } => Some(lent_to(*job)),
             Work::Send { dest, .. } => Some(dest.display().to_string()),
-            Work::Check(_) | Work::Remove(_) | Work::WrapAnew(_) | Work::Inventory(_) => None,
+            Work::Check(_)
+            | Work::CheckIn(..)
+            | Work::Remove(_)
+            | Work::WrapAnew(_)
+            | Work::Inventory(_) => None,
         }
         .map(|what| self.claim(what));
         match work {
@@ -160,27 +197,54 @@ impl Store {
                 from,
                 proof,
                 sealed,
-            } => self.fetch(&part, &from, (proof.as_ref(), sealed), control),
+                store,
+            } => self.fetch((&part, &store), &from, (proof.as_ref(), sealed), control),
             Work::Prepare {
                 job,
                 dataset,
                 parts,
                 memory,
-            } => self.prepare((job, &dataset), &parts, memory.is_some(), control),
+                store,
+            } => {
+                let is_in = (&store[..], memory.is_some());
+                self.prepare((job, &dataset), &parts, is_in, control)
+            }
             Work::View {
                 job,
                 dataset,
                 parts,
                 memory,
-            } => self.view((job, &dataset), &parts, memory.is_some(), control),
+                store,
+            } => {
+                let is_in = (&store[..], memory.is_some());
+                self.view((job, &dataset), &parts, is_in, control)
+            }
+            Work::Lend {
+                job,
+                partition,
+                size,
+                unit,
+                store,
+            } => self.lend((job, &partition), &store, (size, unit)),
+            Work::Share { job, partitions } => self.offer(job, &partitions),
+            Work::Join { job, peers } => self.join(job, peers),
             Work::Publish {
                 job,
                 part,
                 slice,
                 sealed,
-            } => self.publish(job, &part, slice.as_ref(), sealed, control),
-            Work::Send { parts, dest } => self.send(&parts, &dest, control),
-            Work::Check(part) => self.check(&part, control),
+                store,
+            } => self.publish(job, (&part, &store), slice.as_ref(), sealed, control),
+            Work::Move {
+                part,
+                from,
+                to,
+                proof,
+                keep,
+            } => self.bring(&part, (&from, &to), (&proof, keep), control),
+            Work::Send { parts, dest, owner } => self.send(&parts, (&dest, &owner), control),
+            Work::Check(part) => self.check((&part, self.where_is(&part)), control),
+            Work::CheckIn(part, store) => self.check((&part, self.root_of(&store)?), control),
             Work::Remove(things) => {
                 for thing in &things {
                     self.remove(thing)?;
@@ -189,8 +253,10 @@ impl Store {
             }
             Work::WrapAnew(parts) => {
                 for part in &parts {
-                    let (held, _, proof) = self.manifest(part)?;
-                    self.wrap_anew(&held, (part, &proof))?;
+                    for root in self.roots_of(part) {
+                        let (held, _, proof) = self.manifest_at(root, part)?;
+                        self.wrap_anew(&held, (part, &proof))?;
+                    }
                 }
                 Ok(Worked::Done)
             }
@@ -198,56 +264,13 @@ impl Store {
         }
     }
 
-    /// A place of the store, its folders opened one beneath the other, no link followed.
-    fn held(&self, relative: &Path, make: bool) -> Result<Held, Refusal> {
-        // The owner's folder is where names end that only root can change.
-        let path = relative.as_os_str().as_bytes();
-        let at = path.iter().position(|b| *b == b'/').unwrap_or(path.len());
-        let (owner, rest) = path.split_at(at);
-        let root = self.root.join(OsStr::from_bytes(owner));
-        let space = Some(("store".to_owned(), root));
-        let path = rest.strip_prefix(b"/").unwrap_or(rest).to_vec();
-        Held::open(&Spot::Path { space, path }, make)
-    }
-
-    fn part(&self, part: &Part, make: bool) -> Result<Held, Refusal> {
-        let folder = part
-            .folder()
-            .ok_or_else(|| Refusal::new(Code::Invalid, "a name that cannot be one of a dataset"))?;
-        let held = self.held(&folder, make)?;
-        if make {
-            self.open_to_members(part)?;
-        }
-        Ok(held)
-    }
-
-    /// A folder of a job, in the store or in the job's memory, which is below the folder that the worker began in.
-    fn of_job(
-        &self,
-        job: Job,
-        which: Which,
-        dataset: &str,
-        (in_memory, make): (bool, bool),
-    ) -> Result<Held, Refusal> {
-        if !is_name(dataset) {
-            let text = "a name that cannot be one of a dataset";
-            return Err(Refusal::new(Code::Invalid, text));
-        }
-        let owner = Owner::User(self.user);
-        let name = which.name();
-        if !in_memory {
-            let path = format!("{owner}/j/{job}/{name}/{dataset}");
-            return self.held(Path::new(&path), make);
-        }
-        let own = PathBuf::from(format!("{job}/{owner}"));
-        let space = Some((format!("memory of job {job}"), own));
-        let path = format!("{name}/{dataset}").into_bytes();
-        Held::open(&Spot::Path { space, path }, make)
-    }
-
     /// What a part that is there holds.
     fn manifest(&self, part: &Part) -> Result<(Held, Manifest, Proof), Refusal> {
-        let held = self.part(part, false)?;
+        self.manifest_at(self.where_is(part), part)
+    }
+
+    fn manifest_at(&self, root: &Path, part: &Part) -> Result<(Held, Manifest, Proof), Refusal> {
+        let held = self.part(root, part, false)?;
         let (manifest, proof) = self.manifest_in(&held, held.name())?;
         Ok((held, manifest, proof))
     }
@@ -281,12 +304,16 @@ impl Store {
 
     fn fetch(
         &self,
-        part: &Part,
+        (part, store): (&Part, &str),
         from: &Origin,
         (proof, seal): (Option<&Proof>, bool),
         control: &Control,
     ) -> Result<Worked, Refusal> {
-        let held = self.part(part, true)?;
+        let root = match store {
+            "" => self.where_is(part),
+            store => self.root_of(store)?,
+        };
+        let held = self.part(root, part, true)?;
         if held.stat()?.is_some() {
             if let Ok((_, there)) = self.manifest_in(&held, held.name())
                 && proof.is_none_or(|proof| *proof == there)
@@ -317,13 +344,9 @@ impl Store {
         };
         let (source, file) = match from {
             Origin::Outside(path) => {
-                let file = single(path)?;
+                let (source, file, print) = self.source(path, control)?;
                 // As it was before it was read: what changes meanwhile is another content the next time.
-                origin = Some(self.print_of(path, control)?);
-                let source = CopySource {
-                    as_entry: file.clone(),
-                    ..tree_at(path.clone())
-                };
+                origin = Some(print);
                 (source, file)
             }
             Origin::Peer(peer) => {
@@ -343,11 +366,13 @@ impl Store {
             seal: key.clone(),
             ..copying(vec![source], dest, staging)
         };
-        let limiter = match from {
-            Origin::Outside(_) => &self.outside,
-            Origin::Peer(_) => &self.between,
+        let report = match from {
+            Origin::Outside(path) => {
+                let (mover, limiter) = (self.outside_mover(path)?, self.outside.clone());
+                mover.copy_limited(&job, control, limiter)
+            }
+            Origin::Peer(_) => self.mover.copy_limited(&job, control, self.between.clone()),
         };
-        let report = self.mover.copy_limited(&job, control, limiter.clone());
         let mut report = report.map_err(|e| told(&e, &[&held]))?;
         let mut manifest = report.manifests.pop().unwrap_or_default();
         if let (Owner::Project(gid), Origin::Outside(_)) = (part.owner, from) {
@@ -387,10 +412,12 @@ impl Store {
         &self,
         (job, dataset): (Job, &str),
         parts: &[Part],
-        in_memory: bool,
+        (store, in_memory): (&str, bool),
         control: &Control,
     ) -> Result<Worked, Refusal> {
-        let held = self.of_job(job, Which::Written, dataset, (in_memory, true))?;
+        let root = self.root_of(store)?;
+        let place = (Some(root).filter(|_| !in_memory), true);
+        let held = self.of_job(job, Which::Written, dataset, place)?;
         if held.stat()?.is_some() {
             return Ok(Worked::Done);
         }
@@ -407,7 +434,7 @@ impl Store {
                 return Ok(Worked::Done);
             }
             parts => {
-                let roots = self.roots(parts)?;
+                let roots = self.trees_of(None, parts)?;
                 let copied = self
                     .mover
                     .clone_view(&roots.trees(), &held.path_of(&whole), control);
@@ -422,10 +449,12 @@ impl Store {
         &self,
         (job, dataset): (Job, &str),
         parts: &[Part],
-        in_memory: bool,
+        (store, in_memory): (&str, bool),
         control: &Control,
     ) -> Result<Worked, Refusal> {
-        let held = self.of_job(job, Which::Read, dataset, (in_memory, true))?;
+        let root = self.root_of(store)?;
+        let place = (Some(root).filter(|_| !in_memory), true);
+        let held = self.of_job(job, Which::Read, dataset, place)?;
         if held.stat()?.is_some() {
             return Ok(Worked::Done);
         }
@@ -435,16 +464,18 @@ impl Store {
         }
         let whole = hidden(held.name(), "whole");
         self.clear(&held, &whole)?;
-        let roots = self.roots(parts)?;
+        let roots = self.trees_of(Some(root), parts)?;
         let linked = self.mover.link_view(&roots.trees(), &held.path_of(&whole));
         linked.map_err(|e| told(&e, &roots.held()))?;
         held.rename(&whole, &held, false)?;
         Ok(Worked::Done)
     }
 
-    fn roots(&self, parts: &[Part]) -> Result<Roots, Refusal> {
+    /// Parts in the clear, in this store, or wherever they lie.
+    fn trees_of(&self, root: Option<&Path>, parts: &[Part]) -> Result<Roots, Refusal> {
         let root = |part: &Part| {
-            let (held, manifest, proof) = self.manifest(part)?;
+            let root = root.unwrap_or_else(|| self.where_is(part));
+            let (held, manifest, proof) = self.manifest_at(root, part)?;
             match proof.sealed {
                 false => Ok((held, manifest)),
                 true => {
@@ -460,12 +491,17 @@ impl Store {
     fn publish(
         &self,
         job: Job,
-        part: &Part,
+        (part, store): (&Part, &str),
         slice: Option<&Slice>,
         sealed: bool,
         control: &Control,
     ) -> Result<Worked, Refusal> {
-        let held = self.part(part, true)?;
+        let root = match store {
+            // The store may have got its name since, and others beside it.
+            "" => self.where_written(job, &part.dataset),
+            store => self.root_of(store)?,
+        };
+        let held = self.part(root, part, true)?;
         if held.stat()?.is_some() {
             let (_, proof) = self.manifest_in(&held, held.name())?;
             if proof.sealed || !sealed {
@@ -475,7 +511,7 @@ impl Store {
             self.discard(&held)?;
         }
         if sealed {
-            let from = self.of_job(job, Which::Written, &part.dataset, (true, false))?;
+            let from = self.of_job(job, Which::Written, &part.dataset, (None, false))?;
             if from.stat()?.is_none() {
                 return Err(from.missing());
             }
@@ -483,7 +519,7 @@ impl Store {
             let proof = self.publish_sealed(&from, (&held, part), control)?;
             return Ok(Worked::Proven { proof, moved: 0 });
         }
-        let from = self.of_job(job, Which::Written, &part.dataset, (false, false))?;
+        let from = self.of_job(job, Which::Written, &part.dataset, (Some(root), false))?;
         let whole = hidden(held.name(), MADE);
         // A try before this one may have moved the tree already.
         let tree = [&whole[..], b"/tree"].concat();
@@ -540,8 +576,8 @@ impl Store {
         Ok(())
     }
 
-    fn check(&self, part: &Part, control: &Control) -> Result<Worked, Refusal> {
-        let (held, manifest, _) = self.manifest(part)?;
+    fn check(&self, (part, root): (&Part, &Path), control: &Control) -> Result<Worked, Refusal> {
+        let (held, manifest, _) = self.manifest_at(root, part)?;
         let tree = held.path_of(&[held.name(), b"/tree"].concat());
         let same = self.mover.verify(&tree, &manifest, control);
         same.map_err(|e| told(&e, &[&held]))?;
@@ -549,15 +585,28 @@ impl Store {
     }
 
     fn remove(&self, thing: &Thing) -> Result<(), Refusal> {
-        let _claim = match thing {
-            Thing::Part(part) => Some(self.claim(part.to_string())),
-            Thing::Job(_) => None,
+        let what = match thing {
+            Thing::Part(part) | Thing::Copy(part, _) => part.to_string(),
+            Thing::Job(job) => lent_to(*job),
         };
+        let _claim = self.claim(what);
+        if let Thing::Job(job) = thing {
+            self.withdraw(*job);
+        }
+        match thing {
+            Thing::Copy(_, store) => self.remove_from(self.root_of(store)?, thing),
+            _ => self
+                .roots()
+                .try_for_each(|root| self.remove_from(root, thing)),
+        }
+    }
+
+    fn remove_from(&self, root: &Path, thing: &Thing) -> Result<(), Refusal> {
         let held = match thing {
-            Thing::Part(part) => self.part(part, false),
+            Thing::Part(part) | Thing::Copy(part, _) => self.part(root, part, false),
             Thing::Job(job) => {
                 let owner = Owner::User(self.user);
-                self.held(Path::new(&format!("{owner}/j/{job}")), false)
+                self.held(root, Path::new(&format!("{owner}/j/{job}")), false)
             }
         };
         let held = match held {
@@ -567,15 +616,14 @@ impl Store {
         if held.stat()?.is_some() {
             self.discard(&held)?;
         }
-        self.prune(thing);
+        if let Some(part) = thing.part() {
+            self.prune(root, part);
+        }
         Ok(())
     }
 
     /// Folders above a part that hold nothing any more go too.
-    fn prune(&self, thing: &Thing) {
-        let Thing::Part(part) = thing else {
-            return;
-        };
+    fn prune(&self, root: &Path, part: &Part) {
         let Some(folder) = part.folder() else {
             return;
         };
@@ -585,7 +633,7 @@ impl Store {
             Owner::Project(_) => 2,
         };
         for above in folder.ancestors().skip(1).take(most) {
-            let Ok(held) = self.held(above, false) else {
+            let Ok(held) = self.held(root, above, false) else {
                 return;
             };
             let flags = AtFlags::REMOVEDIR;
@@ -668,18 +716,6 @@ impl Roots {
     }
 }
 
-/// A tree that lies here, in the clear, as the source of a copy.
-fn tree_at(root: PathBuf) -> CopySource {
-    CopySource {
-        root,
-        peer: None,
-        as_entry: None,
-        manifest: None,
-        only: None,
-        sealed: None,
-    }
-}
-
 /// A copy to the tier.
 fn copying(sources: Vec<CopySource>, dest: PathBuf, staging: PathBuf) -> CopyJob {
     CopyJob {
@@ -724,6 +760,11 @@ fn write(held: &Held, whole: &[u8], name: &str, content: &[u8]) -> Result<(), Re
         let errno = rustix::io::Errno::from_io_error(&e);
         held.failed("write beside", errno.unwrap_or(rustix::io::Errno::IO))
     })
+}
+
+/// What is claimed by who lends a job's pieces, or removes them.
+fn lent_to(job: Job) -> String {
+    format!("{job} lends")
 }
 
 fn hidden(name: &[u8], what: &str) -> Vec<u8> {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use tarn_proto::site::{Gid, MAX_FRAME, Work, Worked, decode, encode};
 
 /// How workers of a node copy.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Manner {
     /// Nothing goes over a stream to another node that is not sealed.
     pub(super) sealed: bool,
@@ -17,6 +17,10 @@ pub(super) struct Manner {
     pub(super) external_rate: Option<u64>,
     /// Bytes a second that it reads from other nodes.
     pub(super) peer_rate: Option<u64>,
+    /// Bytes a second that it moves from one store of the node to another.
+    pub(super) move_rate: Option<u64>,
+    /// The object store of users whose files name none.
+    pub(super) object_endpoint: Option<String>,
 }
 
 /// To a worker.
@@ -24,13 +28,13 @@ pub(super) struct Manner {
 pub(super) enum Told {
     /// First.
     Begin {
-        /// The store.
-        root: PathBuf,
+        /// Name and root of each store, fast to slow.
+        stores: Vec<(String, PathBuf)>,
         /// The node's name.
         node: String,
         /// The user's keys.
         keys: UserKeys,
-        /// Projects whose folders are in the store.
+        /// Projects whose folders are in the stores.
         projects: Vec<Gid>,
         /// How it copies.
         manner: Manner,

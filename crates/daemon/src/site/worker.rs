@@ -17,6 +17,8 @@ use tarn_proto::site::{Work, Worked};
 
 /// Works at a time; the others wait.
 const MAX_WORKS: usize = 16;
+/// Moves between stores among them: jobs wait for the others.
+const MAX_MOVES: usize = 2;
 /// A worker that had nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(5);
@@ -35,6 +37,19 @@ struct Queue {
     waiting: std::collections::VecDeque<(u64, Work, Arc<Control>)>,
     controls: BTreeMap<u64, Arc<Control>>,
     threads: usize,
+    moves: usize,
+}
+
+impl Queue {
+    /// What is done next: moves between stores come after all else, and not all at a time.
+    fn next(&mut self) -> Option<(u64, Work, Arc<Control>)> {
+        let is_move = |work: &Work| matches!(work, Work::Move { .. });
+        let other = self.waiting.iter().position(|(_, work, _)| !is_move(work));
+        let at = other.or((self.moves < MAX_MOVES).then_some(0))?;
+        let next = self.waiting.remove(at)?;
+        self.moves += usize::from(is_move(&next.1));
+        Some(next)
+    }
 }
 
 /// Works until the node's tarnd ends, or lets go of it. Its standard input is the socket.
@@ -61,7 +76,7 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
         return Ok(());
     };
     let Told::Begin {
-        root,
+        stores,
         node,
         keys,
         projects,
@@ -70,7 +85,7 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     else {
         anyhow::bail!("the first word of tarnd is not the beginning");
     };
-    let store = Store::open(root, node, (&keys, manner), projects)?;
+    let store = Store::open(stores, node, (&keys, manner), projects)?;
     say(&socket, &Said::Serving { port: store.port() })?;
     let shared = Arc::new(Shared {
         store,
@@ -115,12 +130,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the process when nothing was to be done for a while, and no other node reads anything.
+    /// Ends the process when nothing was to be done for a while, no other node reads anything, and no piece of a partition is lent.
     fn end_when_idle(&self) {
         let mut idle = Duration::ZERO;
         while idle < IDLE {
             std::thread::sleep(LOOK);
-            let is_idle = self.queue().controls.is_empty() && self.store.readers() == 0;
+            let is_idle = self.queue().controls.is_empty()
+                && self.store.readers() == 0
+                && !self.store.lends();
             idle = if is_idle { idle + LOOK } else { Duration::ZERO };
         }
         // Whoever listens for orders hears that there will be none.
@@ -132,12 +149,13 @@ impl Shared {
         loop {
             let (number, work, control) = {
                 let mut queue = self.queue();
-                let Some(next) = queue.waiting.pop_front() else {
+                let Some(next) = queue.next() else {
                     queue.threads -= 1;
                     return;
                 };
                 next
             };
+            let is_move = matches!(work, Work::Move { .. });
             let what = match control.cancelled() {
                 true => {
                     let why = Refusal::new(Code::Cancelled, "it was stopped before it began");
@@ -152,7 +170,9 @@ impl Shared {
             let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = say(&socket, &Said::Worked { number, what });
             drop(socket);
-            self.queue().controls.remove(&number);
+            let mut queue = self.queue();
+            queue.controls.remove(&number);
+            queue.moves -= usize::from(is_move);
         }
     }
 }

@@ -112,8 +112,7 @@ pub(super) fn copy(
     let there = to.stat()?.is_some();
     let Some(source) = from.stat()? else {
         if plan.resumed && plan.verb == Verb::Move && there {
-            let gone = from.path_of(&hidden(plan.id, ".gone"));
-            shared.mover.remove(&gone).map_err(|e| told(&e, &[&from]))?;
+            remove_gone_of(shared, plan, &from)?;
             return finish(shared, plan, &to, None, 0);
         }
         return Err(from.missing());
@@ -201,6 +200,15 @@ pub(super) fn transfer(
     })
 }
 
+/// How what a task copies is verified.
+pub(super) fn level(plan: &Plan) -> Level {
+    match (plan.verb, plan.verify) {
+        (Verb::Move, _) | (_, Verify::Readback) => Level::Readback,
+        (_, Verify::Copy) => Level::Copy,
+        (_, Verify::None) => Level::None,
+    }
+}
+
 /// The copy itself: into a hidden folder beside the destination, which then gets its name.
 fn stage(
     shared: &Shared,
@@ -214,11 +222,7 @@ fn stage(
     if single.is_some() {
         shared.mover.remove(&whole).map_err(|e| told(&e, &[to]))?;
     }
-    let verify = match (plan.verb, plan.verify) {
-        (Verb::Move, _) | (_, Verify::Readback) => Level::Readback,
-        (_, Verify::Copy) => Level::Copy,
-        (_, Verify::None) => Level::None,
-    };
+    let verify = level(plan);
     let job = CopyJob {
         sources: vec![CopySource {
             root: source.root,
@@ -362,6 +366,19 @@ pub(crate) fn release(
     let freed = mover.stored(&path).map_err(|e| told(&e, &[from]))?;
     mover.remove(&path).map_err(|e| told(&e, &[from]))?;
     Ok(freed)
+}
+
+/// Removes the rest of a source that an earlier tarnd has moved, if it is one of this node.
+pub(super) fn remove_gone(shared: &Shared, plan: &Plan, from: &Spot) -> Result<(), Refusal> {
+    match from {
+        Spot::Path { .. } => remove_gone_of(shared, plan, &Held::open(from, false)?),
+        _ => Ok(()),
+    }
+}
+
+fn remove_gone_of(shared: &Shared, plan: &Plan, from: &Held) -> Result<(), Refusal> {
+    let gone = from.path_of(&hidden(plan.id, ".gone"));
+    shared.mover.remove(&gone).map_err(|e| told(&e, &[from]))
 }
 
 pub(super) fn stored(shared: &Shared, held: &Held) -> Result<u64, Refusal> {

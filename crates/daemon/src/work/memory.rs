@@ -33,7 +33,7 @@ pub(super) fn refuse(side: &Side<'_>, doing: &str, errno: Errno) -> Refusal {
     Refusal::new(code, format!("cannot {doing} `{}`: {errno}", side.name))
 }
 
-fn shorter(side: &Side<'_>) -> Refusal {
+pub(super) fn shorter(side: &Side<'_>) -> Refusal {
     let text = format!("`{}` became shorter while it was read", side.name);
     Refusal::new(Code::Changed, text)
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tarn_base::bounds::MAX_PATH_BYTES;
 use tarn_base::event::FailureKind;
-use tarn_ports::MoverError;
+use tarn_ports::{MoverError, Refused};
 use tarn_proto::local::{Code, Refusal, TaskId};
 
 const FOLDER: OFlags = OFlags::RDONLY
@@ -251,6 +251,8 @@ impl Held {
 /// A mover's error as it is told, with the paths that people know.
 pub(crate) fn told(error: &MoverError, places: &[&Held]) -> Refusal {
     let code = match error.failure.kind {
+        _ if error.refused == Some(Refused::Missing) => Code::NotFound,
+        _ if error.refused == Some(Refused::Denied) => Code::Denied,
         FailureKind::NoSpace => Code::NoSpace,
         FailureKind::SourceChanged => Code::Changed,
         FailureKind::Corrupt => Code::Corrupt,

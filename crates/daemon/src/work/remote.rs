@@ -6,13 +6,14 @@
 use super::copy::{self, SINGLE, Source};
 use super::memory::{self, Side};
 use super::place::{Held, id_of, kind_of, told};
-use super::{Plan, Shared, Spot, Verb, lock};
+use super::{Plan, Shared, Spot, Verb, lock, object};
 use crate::peers::{Far, Peers, fingerprint, unexpected};
 use rustix::fs::FileType;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
+use tarn_base::hash::Hash;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_fabric::RemoteTree;
 use tarn_movers::ContentHasher;
@@ -30,9 +31,10 @@ const ENDING: Duration = Duration::from_secs(5);
 const PIECE: u64 = 1 << 20;
 const AHEAD: u64 = 4;
 
-type Place<'a> = (&'a str, &'a str, &'a [u8]);
+/// Node, dataspace and path.
+pub(super) type Place<'a> = (&'a str, &'a str, &'a [u8]);
 
-fn far(spot: &Spot) -> Result<Place<'_>, Refusal> {
+pub(super) fn far(spot: &Spot) -> Result<Place<'_>, Refusal> {
     match spot {
         Spot::Far { node, space, path } => Ok((node, space, path)),
         _ => Err(Refusal::new(
@@ -42,7 +44,7 @@ fn far(spot: &Spot) -> Result<Place<'_>, Refusal> {
     }
 }
 
-fn show((node, space, path): Place<'_>) -> String {
+pub(super) fn show((node, space, path): Place<'_>) -> String {
     let path = String::from_utf8_lossy(path);
     format!("{node}/{space}:{}", path.escape_debug())
 }
@@ -73,6 +75,11 @@ impl Noted {
         let failed = Arc::clone(&plan.peer_failed);
         Self { tree, failed }
     }
+}
+
+/// A tree of another node, of which a task reads.
+pub(super) fn noted(tree: RemoteTree, plan: &Plan) -> Arc<dyn PeerTree> {
+    Arc::new(Noted::new(tree, plan))
 }
 
 fn note<T>(failed: &AtomicBool, result: Result<T, MoverError>) -> Result<T, MoverError> {
@@ -108,13 +115,13 @@ impl PeerStream for NotedStream<'_> {
 }
 
 /// The other nodes, asked for one task: whether one has failed it is noted.
-struct Asking<'a> {
+pub(super) struct Asking<'a> {
     peers: &'a Peers,
     failed: &'a AtomicBool,
 }
 
 impl<'a> Asking<'a> {
-    fn of(shared: &'a Shared, plan: &'a Plan) -> Result<Self, Refusal> {
+    pub(super) fn of(shared: &'a Shared, plan: &'a Plan) -> Result<Self, Refusal> {
         Ok(Self {
             peers: shared.peers()?,
             failed: &plan.peer_failed,
@@ -130,11 +137,21 @@ impl<'a> Asking<'a> {
         self.heard(self.peers.ask(node, ask, control))
     }
 
-    fn list(&self, place: Place<'_>, hashes: bool, control: &Control) -> Result<Far, Refusal> {
+    pub(super) fn list(
+        &self,
+        place: Place<'_>,
+        hashes: bool,
+        control: &Control,
+    ) -> Result<Far, Refusal> {
         self.heard(self.peers.list(place, hashes, control))
     }
 
-    fn release(&self, place: Place<'_>, task: TaskId, print: u128) -> Result<(), Refusal> {
+    pub(super) fn release(
+        &self,
+        place: Place<'_>,
+        task: TaskId,
+        print: u128,
+    ) -> Result<(), Refusal> {
         self.heard(self.peers.release(place, task, print))
     }
 }
@@ -197,7 +214,7 @@ pub(super) fn fetch(
     let source = Source {
         root: std::path::PathBuf::new(),
         held: None,
-        peer: Some(Arc::new(Noted::new(tree, plan))),
+        peer: Some(noted(tree, plan)),
         single: name.as_deref().filter(|_| single),
         list: &list,
         only: None,
@@ -225,7 +242,7 @@ fn end(
 }
 
 /// A single file's list under the name that all have.
-fn normal(mut list: Manifest, single: bool) -> Manifest {
+pub(super) fn normal(mut list: Manifest, single: bool) -> Manifest {
     if let ([only], true) = (&mut list.entries[..], single) {
         only.path = SINGLE.as_bytes().into();
     }
@@ -233,7 +250,7 @@ fn normal(mut list: Manifest, single: bool) -> Manifest {
 }
 
 /// The hash of what lies at a place of this node.
-fn content(
+pub(super) fn content(
     shared: &Shared,
     held: &Held,
     control: &Control,
@@ -250,14 +267,6 @@ pub(super) fn load(
     control: &Control,
 ) -> Result<Finish, Refusal> {
     let (peers, place) = (&Asking::of(shared, plan)?, far(&plan.from)?);
-    let Spot::Memory {
-        region,
-        offset,
-        length,
-    } = to
-    else {
-        return Err(Refusal::new(Code::Internal, "no memory in this task"));
-    };
     let hashes = plan.verify != Verify::None || plan.verb == Verb::Move;
     let found = peers.list(place, hashes, control)?;
     let file = match &found.list.entries[..] {
@@ -274,46 +283,10 @@ pub(super) fn load(
         );
         return Err(Refusal::new(Code::Invalid, text));
     };
-    if size > *length {
-        let text = format!(
-            "`{}` has {size} bytes, the memory given for it {length}; give more",
-            show(place)
-        );
-        return Err(Refusal::new(Code::NoSpace, text));
-    }
-    let memory = Side {
-        fd: &region.fd,
-        offset: *offset,
-        name: "the memory",
-    };
-    let limiter = shared.limiter(plan);
+    let memory = memory_for(to, size, &show(place))?;
     let tree = Noted::new(found.tree, plan);
-    let mut stream = tree.open(control).map_err(|e| told(&e, &[]))?;
-    let piece = |at: u64| Piece {
-        path: &entry.path,
-        offset: at * PIECE,
-        len: PIECE.min(size - at * PIECE),
-    };
-    let all = size.div_ceil(PIECE);
-    let mut buffer = vec![0; usize::try_from(PIECE.min(size)).unwrap_or(0)];
-    let mut hasher = ContentHasher::default();
-    let mut asked = 0;
-    for at in 0..all {
-        while asked < all.min(at + AHEAD) {
-            stream.ask(&[piece(asked)]).map_err(|e| told(&e, &[]))?;
-            asked += 1;
-        }
-        let part = &mut buffer[..usize::try_from(piece(at).len).unwrap_or(0)];
-        if let Some(limiter) = &limiter {
-            let bytes = limiter.bytes(part.len() as u64, control);
-            bytes.map_err(|e| told(&e, &[]))?;
-        }
-        stream.read(part).map_err(|e| told(&e, &[]))?;
-        hasher.update(part);
-        memory::write(&memory, at * PIECE, part)?;
-        control.advance(part.len() as u64);
-    }
-    let hash = hasher.finish();
+    let file: File<'_> = (&tree, &entry.path, size);
+    let hash = pour(shared, plan, file, &memory, control)?;
     if promised.is_some_and(|promised| promised != hash) {
         let text = format!(
             "`{}` was changed while it was read, or came otherwise than it was sent",
@@ -332,6 +305,71 @@ pub(super) fn load(
         checksum: promised.map(|hash| hash.0.to_be_bytes()),
         ..Finish::nothing()
     })
+}
+
+/// The memory that a file of this name and size goes into.
+pub(super) fn memory_for<'a>(to: &'a Spot, size: u64, name: &str) -> Result<Side<'a>, Refusal> {
+    let Spot::Memory {
+        region,
+        offset,
+        length,
+    } = to
+    else {
+        return Err(Refusal::new(Code::Internal, "no memory in this task"));
+    };
+    if size > *length {
+        let text =
+            format!("`{name}` has {size} bytes, the memory given for it {length}; give more");
+        return Err(Refusal::new(Code::NoSpace, text));
+    }
+    Ok(Side {
+        fd: &region.fd,
+        offset: *offset,
+        name: "the memory",
+    })
+}
+
+/// A file of a tree: its path, and its size.
+type File<'a> = (&'a dyn PeerTree, &'a [u8], u64);
+
+/// Reads a file of a tree into memory; its hash.
+pub(super) fn pour(
+    shared: &Shared,
+    plan: &Plan,
+    (tree, path, size): File<'_>,
+    memory: &Side<'_>,
+    control: &Control,
+) -> Result<Hash, Refusal> {
+    let limiter = shared.limiter(plan);
+    let mut stream = tree.open(control).map_err(|e| told(&e, &[]))?;
+    let piece = |at: u64| Piece {
+        path,
+        offset: at * PIECE,
+        len: PIECE.min(size - at * PIECE),
+    };
+    let all = size.div_ceil(PIECE);
+    let mut buffer = vec![0; usize::try_from(PIECE.min(size)).unwrap_or(0)];
+    let mut hasher = ContentHasher::default();
+    let mut asked = 0;
+    for at in 0..all {
+        if control.cancelled() {
+            return Err(Refusal::new(Code::Cancelled, "cancelled"));
+        }
+        while asked < all.min(at + AHEAD) {
+            stream.ask(&[piece(asked)]).map_err(|e| told(&e, &[]))?;
+            asked += 1;
+        }
+        let part = &mut buffer[..usize::try_from(piece(at).len).unwrap_or(0)];
+        if let Some(limiter) = &limiter {
+            let bytes = limiter.bytes(part.len() as u64, control);
+            bytes.map_err(|e| told(&e, &[]))?;
+        }
+        stream.read(part).map_err(|e| told(&e, &[]))?;
+        hasher.update(part);
+        memory::write(memory, at * PIECE, part)?;
+        control.advance(part.len() as u64);
+    }
+    Ok(hasher.finish())
 }
 
 /// Has another node do a task.
@@ -461,6 +499,7 @@ fn is_there(
             let found = peers.list(far(spot)?, true, control)?;
             Ok(normal(found.list, found.single).hash())
         }
+        Spot::Object(at) => object::content(shared, at, control),
         _ => {
             let held = Held::open(spot, false)?;
             let stat = held.stat()?.ok_or_else(|| held.missing())?;

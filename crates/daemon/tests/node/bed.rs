@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use tarn_base::action::{Action, Do, Run};
+use tarn_base::action::{Action, Do, Lent, Run};
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Ended, Event, Output};
 use tarn_base::hash::Hash;
@@ -183,6 +183,7 @@ impl Bed {
             name: "w".into(),
             external: None,
             erase: false,
+            partitions: Vec::new(),
             folder: self.root.clone(),
             data: ["made", "beats", "large", "paired"].map(dataset).into_iter().chain([kept]).collect(),
             steps: vec![
@@ -259,6 +260,7 @@ impl Bed {
             patience,
             data: self.data,
             transport: transport.into(),
+            borrow: None,
         };
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", serde_json::to_string(&start).unwrap()).unwrap();
@@ -362,6 +364,7 @@ impl Bed {
             environment,
             peers: peers.collect(),
             data: self.data,
+            keys: None,
         }
     }
 
@@ -481,6 +484,10 @@ impl Client {
     }
 
     pub(crate) fn begin_on(&self, step: u32, attempt: u32, nodes: &[u32]) {
+        self.begin_with(step, attempt, nodes, Vec::new());
+    }
+
+    pub(crate) fn begin_with(&self, step: u32, attempt: u32, nodes: &[u32], partitions: Vec<Lent>) {
         self.order(Do::Run(Box::new(Run {
             instance: InstanceId {
                 step: StepId(step),
@@ -493,6 +500,7 @@ impl Client {
             identity: Hash::default(),
             store: format!("{RUN}.s{step}.a{attempt}"),
             reserve: 1 << 20,
+            partitions,
         })));
     }
 

@@ -4,7 +4,9 @@
 mod bed;
 mod ends;
 mod peers;
+mod pieces;
 mod runs;
+mod sealed;
 mod strangers;
 
 use libtest_mimic::{Arguments, Trial};
@@ -25,7 +27,14 @@ fn main() -> ExitCode {
 }
 
 fn run_all() -> ExitCode {
-    let tests = [runs::TESTS, ends::TESTS, peers::TESTS, strangers::TESTS];
+    let tests = [
+        runs::TESTS,
+        ends::TESTS,
+        peers::TESTS,
+        pieces::TESTS,
+        sealed::TESTS,
+        strangers::TESTS,
+    ];
     let trial = |&(name, test): &Test| {
         Trial::test(name, move || {
             test();

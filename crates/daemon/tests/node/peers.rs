@@ -30,14 +30,24 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
+/// Whether tarnd finds what speaks to libfabric.
+pub(crate) fn shim(bed: &Bed) -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut build = Command::new(root.join("scripts/shim.sh"));
+    let code = build.arg(bed.path("bin")).status().unwrap().code();
+    if code == Some(3) {
+        eprintln!("SKIPPED: no libfabric-dev");
+        return false;
+    }
+    assert_eq!(code, Some(0));
+    true
+}
+
 /// Two tarnds of one machine read each other's memory, where they are told to.
 fn memory_of_one_host_is_shared() {
     let bed = Bed::make();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut build = Command::new(root.join("scripts/shim.sh"));
-    match build.arg(bed.path("bin")).status().unwrap().code() {
-        Some(3) => return eprintln!("skipped: no libfabric-dev"),
-        code => assert_eq!(code, Some(0)),
+    if !shim(&bed) {
+        return;
     }
     let one = bed.start_reading_by("n1", "libfabric:shm");
     let two = bed.start_reading_by("n2", "libfabric:shm");
@@ -152,7 +162,7 @@ fn a_link_is_measured_once() {
 }
 
 /// Passes on what two nodes say to each other about a step until it ends; does `more` in between, told how long it took.
-fn relayed(first: &Client, second: &Client, mut more: impl FnMut(Duration)) -> Ended {
+pub(crate) fn relayed(first: &Client, second: &Client, mut more: impl FnMut(Duration)) -> Ended {
     let both = [first, second];
     let began = Instant::now();
     loop {
@@ -225,7 +235,7 @@ fn a_step_runs_on_two_nodes() {
     first.run(MAKES, 0);
 }
 
-fn transfer(id: u64) -> Do {
+pub(crate) fn transfer(id: u64) -> Do {
     Do::Transfer(Transfer {
         id: TransferId(id),
         data: DataId(LARGE),
@@ -241,7 +251,7 @@ fn transfer(id: u64) -> Do {
     })
 }
 
-fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {

@@ -68,6 +68,7 @@ fn attack_a_result_is_not_written_where_its_user_may_not_write() {
         let send = Work::Send {
             parts: vec![(part(ALICE, "x", 1), None, proof.clone())],
             dest,
+            owner: String::new(),
         };
         assert_eq!(session.refused(ALICE, send).0, Code::Denied);
     }
@@ -76,6 +77,7 @@ fn attack_a_result_is_not_written_where_its_user_may_not_write() {
     let send = Work::Send {
         parts: vec![(part(ALICE, "x", 1), None, proof)],
         dest: node.path("store/u20001/loot"),
+        owner: String::new(),
     };
     assert_eq!(session.refused(ALICE, send).0, Code::Invalid);
 }
@@ -95,12 +97,14 @@ fn attack_a_worker_touches_nothing_of_another_user() {
         publish(BOB, 5, "x", 2),
         fetch(BOB, "y", Path::new("/etc/hostname")),
         Work::View {
+            store: String::new(),
             memory: None,
             job: 6,
             dataset: "x".into(),
             parts: vec![bobs()],
         },
         Work::Prepare {
+            store: String::new(),
             memory: None,
             job: 6,
             dataset: "x".into(),
@@ -109,6 +113,7 @@ fn attack_a_worker_touches_nothing_of_another_user() {
         Work::Send {
             parts: vec![(bobs(), None, proof)],
             dest: node.path("outside/x"),
+            owner: String::new(),
         },
     ];
     for work in works {
@@ -213,6 +218,7 @@ fn attack_a_part_that_its_owner_has_changed_is_found_out_by_who_fetches_it() {
         port: first.port(ALICE),
     };
     let work = Work::Fetch {
+        store: String::new(),
         sealed: false,
         part: part(ALICE, "x", 1),
         from: Origin::Peer(peer),
@@ -245,6 +251,7 @@ fn attack_another_users_worker_serves_nothing_to_whoever_lacks_its_key() {
         port: first.port(BOB),
     };
     let work = Work::Fetch {
+        store: String::new(),
         sealed: false,
         part: part(ALICE, "x", 1),
         from: Origin::Peer(peer.clone()),
@@ -303,19 +310,7 @@ fn attack_a_worker_can_neither_be_looked_into_nor_does_it_keep_roots_rights() {
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
     session.done(ALICE, prepare(5, "x"));
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", node.tarnd.id()));
-    // The thread that has begun it may be another one.
-    let worker = children.unwrap_or_default();
-    let worker: Option<u32> = worker.split_whitespace().find_map(|p| p.parse().ok());
-    let worker = worker.or_else(|| {
-        let tasks = fs::read_dir(format!("/proc/{}/task", node.tarnd.id())).ok()?;
-        let all = tasks
-            .flatten()
-            .filter_map(|t| fs::read_to_string(t.path().join("children")).ok());
-        all.collect::<String>()
-            .split_whitespace()
-            .find_map(|p| p.parse().ok())
-    });
+    let worker = node.workers().first().copied();
     let worker = worker.expect("a worker");
     let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
     let field = |name: &str| {

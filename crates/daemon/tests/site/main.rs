@@ -4,6 +4,7 @@
 mod munged;
 
 mod attacks;
+mod levels;
 mod node;
 mod projects;
 mod sealed;

@@ -20,6 +20,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     options: &'static [&'static str],
+    /// What `--store` says, of each; relative to its folder.
+    pub(crate) stores: Vec<String>,
     pub(crate) tarnd: Child,
     pub(crate) folder: TempDir,
     pub(crate) port: u16,
@@ -35,6 +37,8 @@ pub(crate) struct Session {
     pub(crate) holds: Vec<(Uid, Holding)>,
     /// Keys may be wrapped with an older secret.
     pub(crate) is_behind: bool,
+    /// Its stores with names.
+    pub(crate) stores: Vec<Store>,
 }
 
 fn free_port() -> u16 {
@@ -62,15 +66,27 @@ impl Node {
         options: &'static [&'static str],
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let store = format!("{}:1GiB", folder.path().join("store").display());
+        Self::start_in((name, options), daemon, folder, vec![store])
+    }
+
+    /// With these stores.
+    pub(crate) fn start_in(
+        (name, options): (&'static str, &'static [&'static str]),
+        daemon: &Daemon,
+        folder: TempDir,
+        stores: Vec<String>,
+    ) -> Self {
         // Users reach what is theirs below it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         fs::create_dir(folder.path().join("outside")).unwrap();
         let port = free_port();
         let socket = daemon.socket();
-        let tarnd = Self::spawn((name, options), folder.path(), port, &socket);
+        let tarnd = Self::spawn((name, options, &stores), folder.path(), port, &socket);
         let mut node = Self {
             name,
             options,
+            stores,
             tarnd,
             folder,
             port,
@@ -80,10 +96,16 @@ impl Node {
         node
     }
 
-    fn spawn((name, options): (&str, &[&str]), folder: &Path, port: u16, socket: &Path) -> Child {
+    fn spawn(
+        (name, options, stores): (&str, &[&str], &[String]),
+        folder: &Path,
+        port: u16,
+        socket: &Path,
+    ) -> Child {
         let path = |what: &str| folder.join(what).display().to_string();
         Process::new(env!("CARGO_BIN_EXE_tarnd"))
-            .args(["--site", "--store", &format!("{}:1GiB", path("store"))])
+            .arg("--site")
+            .args(stores.iter().flat_map(|store| ["--store", store]))
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .args(["--run-dir", &path("run"), "--audit", &path("audit")])
             .args(["--node-name", name, "--munge-socket"])
@@ -133,8 +155,38 @@ impl Node {
 
     pub(crate) fn restart(&mut self) {
         self.kill();
+        self.restart_killed();
+    }
+
+    /// The processes of its workers; whichever thread has begun them.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.tarnd.id()));
+        let threads = threads.into_iter().flatten().flatten();
+        let children = threads.filter_map(|t| fs::read_to_string(t.path().join("children")).ok());
+        let children: Vec<String> = children.collect();
+        let numbers = children.iter().flat_map(|line| line.split_whitespace());
+        numbers.filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Kills them, and no other node's.
+    pub(crate) fn kill_workers(&self) {
+        for worker in self.workers() {
+            let worker = rustix::process::Pid::from_raw(worker as i32).unwrap();
+            let _ = rustix::process::kill_process(worker, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// The exit code of a tarnd that does not serve.
+    pub(crate) fn ends_at_once(&mut self) -> Option<i32> {
+        let about = (self.name, self.options, &self.stores[..]);
+        let child = Self::spawn(about, self.folder.path(), self.port, &self.socket);
+        self.tarnd = child;
+        self.tarnd.wait().unwrap().code()
+    }
+
+    pub(crate) fn restart_killed(&mut self) {
         self.tarnd = Self::spawn(
-            (self.name, self.options),
+            (self.name, self.options, &self.stores),
             self.folder.path(),
             self.port,
             &self.socket,
@@ -170,8 +222,12 @@ impl Node {
             .unwrap();
         match reader.receive(SOON).unwrap() {
             Welcome::Ready {
-                holds, is_behind, ..
+                holds,
+                is_behind,
+                stores,
+                ..
             } => Ok(Session {
+                stores,
                 is_behind,
                 reader,
                 writer,
@@ -297,6 +353,7 @@ pub(crate) fn part(user: Uid, dataset: &str, version: u32) -> Part {
 
 pub(crate) fn fetch(user: Uid, dataset: &str, from: &Path) -> Work {
     Work::Fetch {
+        store: String::new(),
         sealed: false,
         part: part(user, dataset, 0),
         from: Origin::Outside(from.to_owned()),
@@ -306,6 +363,7 @@ pub(crate) fn fetch(user: Uid, dataset: &str, from: &Path) -> Work {
 
 pub(crate) fn prepare(job: Job, dataset: &str) -> Work {
     Work::Prepare {
+        store: String::new(),
         memory: None,
         job,
         dataset: dataset.into(),
@@ -315,6 +373,7 @@ pub(crate) fn prepare(job: Job, dataset: &str) -> Work {
 
 pub(crate) fn publish(user: Uid, job: Job, dataset: &str, version: u32) -> Work {
     Work::Publish {
+        store: String::new(),
         sealed: false,
         job,
         part: part(user, dataset, version),

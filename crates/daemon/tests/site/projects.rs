@@ -53,6 +53,7 @@ fn make(node: &Node, session: &mut Session, user: Uid, version: u32) -> Proof {
     );
     node.as_user(user, &script);
     let publish = Work::Publish {
+        store: String::new(),
         sealed: false,
         job,
         part: shared(version),
@@ -105,6 +106,7 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
     let folder = source.parent().unwrap();
     chown(folder, Some(ALICE), Some(ALICE)).unwrap();
     let fetch = |from| Work::Fetch {
+        store: String::new(),
         sealed: false,
         part: shared(0),
         from,
@@ -132,6 +134,7 @@ fn a_source_that_becomes_a_projects_is_read_by_the_group_and_goes_from_node_to_n
         port,
     };
     let near = Work::Fetch {
+        store: String::new(),
         sealed: false,
         part: shared(0),
         from: Origin::Peer(peer),
@@ -155,6 +158,7 @@ const MEMORY: Option<u64> = Some(16 << 20);
 fn make_sealed(node: &Node, session: &mut Session, user: Uid, version: u32) -> Proof {
     let job = 100 + version;
     let write = Work::Prepare {
+        store: String::new(),
         job,
         dataset: "forcing".into(),
         parts: Vec::new(),
@@ -166,6 +170,7 @@ fn make_sealed(node: &Node, session: &mut Session, user: Uid, version: u32) -> P
     chown(&made, Some(user), Some(user)).unwrap();
     fs::set_permissions(&made, fs::Permissions::from_mode(0o600)).unwrap();
     let publish = Work::Publish {
+        store: String::new(),
         sealed: true,
         job,
         part: shared(version),
@@ -178,6 +183,7 @@ fn make_sealed(node: &Node, session: &mut Session, user: Uid, version: u32) -> P
 fn opened(node: &Node, session: &mut Session, user: Uid, version: u32) -> Result<String, Code> {
     let job = 200 + version;
     let view = Work::View {
+        store: String::new(),
         job,
         dataset: "forcing".into(),
         parts: vec![shared(version)],
@@ -205,6 +211,7 @@ fn what_is_encrypted_is_opened_by_each_member_with_the_projects_keys() {
     assert_eq!(opened(&one, &mut first, BOB, 1), Ok(alices.clone()));
     // It goes to another node as it lies, by whoever of them runs there.
     let fetch = Work::Fetch {
+        store: String::new(),
         sealed: true,
         part: shared(1),
         from: Origin::Peer(Peer {
@@ -231,6 +238,7 @@ fn what_is_encrypted_is_opened_by_each_member_with_the_projects_keys() {
             BOB,
             BOB,
             Work::View {
+                store: String::new(),
                 job: 9,
                 dataset: "x".into(),
                 parts: vec![shared(1)],
@@ -280,6 +288,7 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
     make(&node, &mut session, ALICE, 1);
     let works = [
         Work::Publish {
+            store: String::new(),
             sealed: false,
             job: 5,
             part: shared(2),
@@ -288,18 +297,21 @@ fn attack_who_is_not_in_the_group_has_nothing_to_do_with_what_is_its() {
         Work::Remove(vec![Held::Part(shared(1))]),
         Work::Check(shared(1)),
         Work::Fetch {
+            store: String::new(),
             sealed: false,
             part: shared(3),
             from: Origin::Outside("/etc/hostname".into()),
             proof: None,
         },
         Work::View {
+            store: String::new(),
             memory: None,
             job: 5,
             dataset: "x".into(),
             parts: vec![shared(1)],
         },
         Work::Prepare {
+            store: String::new(),
             memory: None,
             job: 5,
             dataset: "x".into(),

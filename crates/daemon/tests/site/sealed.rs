@@ -22,6 +22,7 @@ fn site() -> Option<Daemon> {
 
 fn fetch_sealed(user: Uid, dataset: &str, from: &Path) -> Work {
     Work::Fetch {
+        store: String::new(),
         part: part(user, dataset, 0),
         from: Origin::Outside(from.to_owned()),
         proof: None,
@@ -31,6 +32,7 @@ fn fetch_sealed(user: Uid, dataset: &str, from: &Path) -> Work {
 
 fn view(job: Job, parts: Vec<Part>, memory: Option<u64>) -> Work {
     Work::View {
+        store: String::new(),
         job,
         dataset: parts[0].dataset.clone(),
         parts,
@@ -40,6 +42,7 @@ fn view(job: Job, parts: Vec<Part>, memory: Option<u64>) -> Work {
 
 fn write_anew(job: Job, dataset: &str, parts: Vec<Part>) -> Work {
     Work::Prepare {
+        store: String::new(),
         job,
         dataset: dataset.into(),
         parts,
@@ -49,6 +52,7 @@ fn write_anew(job: Job, dataset: &str, parts: Vec<Part>) -> Work {
 
 fn publish_sealed(dataset: &str, version: u32) -> Work {
     Work::Publish {
+        store: String::new(),
         job: JOB,
         part: part(ALICE, dataset, version),
         slice: None,
@@ -145,6 +149,7 @@ fn it_is_in_clear_only_in_the_memory_of_a_job() {
     let send = Work::Send {
         parts: vec![(part(ALICE, "made", 1), None, made)],
         dest: out.join("result"),
+        owner: String::new(),
     };
     session.proven(ALICE, send);
     assert_eq!(
@@ -171,6 +176,7 @@ fn attack_what_is_encrypted_is_not_put_into_the_clear_nor_reached_by_a_path() {
     let (code, why) = session.refused(ALICE, view(JOB, parts.clone(), None));
     assert_eq!(code, Code::Denied, "{why}");
     let plain = Work::Prepare {
+        store: String::new(),
         job: JOB,
         dataset: "mesh".into(),
         parts: parts.clone(),
@@ -280,6 +286,7 @@ fn it_goes_from_node_to_node_as_it_lies() {
         port: first.port(ALICE),
     };
     let fetch = Work::Fetch {
+        store: String::new(),
         part: part(ALICE, "mesh", 0),
         from: Origin::Peer(peer.clone()),
         proof: Some(proof.clone()),
@@ -302,6 +309,7 @@ fn it_goes_from_node_to_node_as_it_lies() {
     let send = Work::Send {
         parts: vec![(part(ALICE, "mesh", 0), Some(peer), proof)],
         dest: out.join("result"),
+        owner: String::new(),
     };
     second.proven(ALICE, send);
     assert_eq!(fs::read_to_string(out.join("result/a")).unwrap(), TEXT);

@@ -34,6 +34,7 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     let about = fs::metadata(tree.join("a")).unwrap();
     assert_eq!((about.uid(), about.gid()), (ALICE, ALICE));
     let begin = Work::Prepare {
+        store: String::new(),
         memory: None,
         job: 5,
         dataset: "mesh".into(),
@@ -53,6 +54,7 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     let send = Work::Send {
         parts: vec![(part(ALICE, "mesh", 1), None, made)],
         dest: out.join("result"),
+        owner: String::new(),
     };
     assert_eq!(session.proven(ALICE, send).1, 4);
     assert_eq!(fs::read_to_string(out.join("result/b")).unwrap(), "two\n");
@@ -151,6 +153,7 @@ fn a_site_that_wants_it_sends_no_content_in_clear() {
         let (proof, _) = first.proven(ALICE, fetch(ALICE, "mesh", mesh));
         let (port, came) = seen(first.port(ALICE));
         let work = Work::Fetch {
+            store: String::new(),
             sealed: false,
             part: part(ALICE, "mesh", 0),
             from: Origin::Peer(Peer {
@@ -223,6 +226,7 @@ fn parts_go_from_node_to_node_and_are_merged() {
             ..part(ALICE, "x", 1)
         };
         let work = Work::Publish {
+            store: String::new(),
             sealed: false,
             job: 7,
             part: part.clone(),
@@ -237,6 +241,7 @@ fn parts_go_from_node_to_node_and_are_merged() {
     };
     let (part, proof) = parts[1].clone();
     let work = Work::Fetch {
+        store: String::new(),
         sealed: false,
         part,
         from: Origin::Peer(from.clone()),
@@ -244,6 +249,7 @@ fn parts_go_from_node_to_node_and_are_merged() {
     };
     assert_eq!(first.proven(ALICE, work), (proof, 2));
     let view = Work::View {
+        store: String::new(),
         memory: None,
         job: 8,
         dataset: "x".into(),
@@ -264,6 +270,7 @@ fn parts_go_from_node_to_node_and_are_merged() {
             (parts[1].0.clone(), Some(from), parts[1].1.clone()),
         ],
         dest: out.join("x"),
+        owner: String::new(),
     };
     first.proven(ALICE, send);
     assert_eq!(fs::read_to_string(out.join("x/p1/b")).unwrap(), "1\n");
@@ -284,6 +291,7 @@ fn what_a_node_holds_is_told_after_it_was_killed_and_half_done_work_is_gone() {
     node.restart();
     let session = node.begin(&daemon);
     let part = Holding {
+        store: String::new(),
         is_behind: false,
         held: Held::Part(part(ALICE, "x", 1)),
         stored: proof.bytes,
@@ -357,7 +365,10 @@ fn a_job_is_let_in_by_a_file_of_roots_and_forgotten() {
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
     let mount = Mount {
+        store: String::new(),
         in_memory: false,
+        partition: false,
+        spread: None,
         dataset: "mesh".into(),
         owner: Owner::User(ALICE),
         path: "u20001/d/w/mesh/0/0/tree".into(),
@@ -407,7 +418,7 @@ fn a_worker_that_is_killed_fails_its_work_and_the_next_order_begins_another() {
     let mut session = node.begin(&daemon);
     session.done(ALICE, prepare(5, "x"));
     let before = session.port(ALICE);
-    node.as_user(ALICE, "kill -9 -1 || true");
+    node.kill_workers();
     let until = Instant::now() + SOON;
     loop {
         match session.work(ALICE, prepare(6, "x")) {
@@ -451,7 +462,16 @@ fn what_comes_and_goes_keeps_to_the_nodes_rates() {
     takes(&mut || {
         let parts = vec![(part(ALICE, "mesh", 0), None, proof.clone())];
         let dest = out.join("result");
-        session.proven(ALICE, Work::Send { parts, dest }).1
+        session
+            .proven(
+                ALICE,
+                Work::Send {
+                    parts,
+                    dest,
+                    owner: String::new(),
+                },
+            )
+            .1
     });
     let from = Peer {
         node: "n1".into(),
@@ -460,6 +480,7 @@ fn what_comes_and_goes_keeps_to_the_nodes_rates() {
     };
     takes(&mut || {
         let work = Work::Fetch {
+            store: String::new(),
             sealed: false,
             part: part(ALICE, "mesh", 0),
             from: Origin::Peer(from.clone()),
@@ -467,4 +488,91 @@ fn what_comes_and_goes_keeps_to_the_nodes_rates() {
         };
         other.proven(ALICE, work).1
     });
+}
+
+#[test]
+fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let lend = |partition: &str, size, unit| Work::Lend {
+        job: 5,
+        partition: partition.into(),
+        size,
+        unit,
+        store: String::new(),
+    };
+    session.done(ALICE, lend("field", 1 << 20, 0));
+    session.done(ALICE, lend("log", 40_000, 8192));
+    let folder = node.path("store/u20001/j/5/p");
+    let about = |name: &str| fs::metadata(folder.join(format!("{name}/{name}.partition"))).unwrap();
+    for name in ["field", "log"] {
+        assert_eq!(
+            (about(name).uid(), about(name).mode() & 0o777),
+            (ALICE, 0o600)
+        );
+    }
+    assert_eq!(
+        (about("field").len(), about("log").len()),
+        (3 << 20, (2 << 20) + 40_960)
+    );
+    let list = tarn_partitions::Partition::list(&folder.join("log")).unwrap();
+    assert_eq!(
+        (list[0].unit, list[0].owner, list[0].grants.len()),
+        (8192, ALICE, 0)
+    );
+    // Asked for once more, it stays what it is.
+    let before = about("field").ino();
+    session.done(ALICE, lend("field", 1 << 20, 0));
+    assert_eq!(about("field").ino(), before);
+    for (name, size, unit) in [("../x", 1, 0), ("x", 0, 0), ("x", 1, 3000)] {
+        let (code, text) = session.refused(ALICE, lend(name, size, unit));
+        assert_eq!(code, Code::Invalid, "{text}");
+    }
+    assert!(!folder.join("x").exists());
+    session.done(ALICE, Work::Remove(vec![Held::Job(5)]));
+    assert!(!folder.exists());
+    let Worked::Inventory(left) = session.work(ALICE, Work::Inventory(Vec::new())) else {
+        panic!("no inventory");
+    };
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The door of a job's pieces answers its user alone, and goes with them; who lends stays where it said.
+#[test]
+fn pieces_of_a_job_are_lent_to_its_user_alone_until_it_has_left() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let share = || Work::Share {
+        job: 5,
+        partitions: vec![("field".into(), String::new())],
+    };
+    // Before there is a piece.
+    assert_eq!(session.refused(ALICE, share()).0, Code::NotFound);
+    let lend = Work::Lend {
+        job: 5,
+        partition: "field".into(),
+        size: 1 << 20,
+        unit: 0,
+        store: String::new(),
+    };
+    session.done(ALICE, lend);
+    let port = session.port(ALICE);
+    for _ in 0..2 {
+        assert_eq!(session.work(ALICE, share()), Worked::Serving { port });
+    }
+    let join = || Work::Join {
+        job: 5,
+        peers: Vec::new(),
+    };
+    session.done(ALICE, join());
+    let socket = node.path("store/u20001/j/5/p/field/tarnd");
+    let refused = tarn_client::Client::connect(&socket, None).unwrap_err();
+    assert_eq!(refused.code, Code::Denied, "{refused}");
+    assert_eq!(fs::metadata(&socket).unwrap().uid(), ALICE);
+    session.done(ALICE, Work::Remove(vec![Held::Job(5)]));
+    assert!(!socket.exists());
+    assert_eq!(session.refused(ALICE, join()).0, Code::Busy);
+    assert_eq!(session.refused(ALICE, share()).0, Code::NotFound);
 }

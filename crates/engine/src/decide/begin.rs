@@ -3,7 +3,7 @@
 use super::Decide;
 use crate::state::{Active, State, Stop};
 use tarn_base::action::{Do, Subject};
-use tarn_base::id::DataId;
+use tarn_base::id::{DataId, StepId};
 use tarn_base::reason::Reason;
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Distribution, Role};
@@ -91,6 +91,12 @@ impl Decide<'_> {
         };
         let inputs = s.uses.iter().filter(|u| u.role != Role::Out).filter(whole);
         let mut want = s.restart.map_or(0, |r| r.room);
+        // What names a tier of its own may lie on another one.
+        let own = w.partitions_of(StepId(step as u32));
+        let beside = own.filter(|(_, p)| p.tier.is_none() || p.tier == s.tier);
+        want = beside.fold(want, |sum, (_, p)| {
+            sum.saturating_add(p.takes(s.nodes as usize))
+        });
         for u in inputs {
             let known = u.reads.map(|v| self.state.data.version(u.data, v));
             let bytes = match known {
@@ -141,7 +147,9 @@ impl Decide<'_> {
             let Some(instance) = self.state.steps.instance(id) else {
                 continue;
             };
-            let waiting = instance.progress == crate::steps::Progress::Pending && !instance.forced;
+            let keeps = (self.state.partitions).keeps(&self.state.start.workflow, id.step);
+            let pending = instance.progress == crate::steps::Progress::Pending;
+            let waiting = pending && !instance.forced && !keeps;
             let prior = instance
                 .identity
                 .and_then(|identity| self.state.prior.get(&identity))

@@ -50,8 +50,11 @@ impl Decide<'_> {
         }
     }
 
-    /// `same-nodes`: the nodes of the instance that made most of what this one reads, as many as it needs.
+    /// The nodes that have its partitions; with `same-nodes`, those of the instance that made most of what this one reads, as many as it needs.
     fn own_nodes(&self, id: InstanceId) -> Option<Vec<NodeId>> {
+        if let Some((_, nodes)) = self.state.partitions.home(id.step) {
+            return Some(nodes);
+        }
         if self.state.start.options.policy.order != Order::SameNodes {
             return None;
         }
@@ -143,6 +146,9 @@ impl Decide<'_> {
 
     fn reason(&self, id: InstanceId, nodes: &[NodeId], why: Why) -> Option<Reason> {
         let node = *nodes.first()?;
+        if let Some(why) = self.partition_there(id) {
+            return Some(why);
+        }
         Some(match (self.state.start.options.policy.order, why) {
             (Order::Data | Order::Energy, _) => self.earliest_end(id, nodes)?,
             (Order::SameNodes, _) if self.own_nodes(id).is_some() => Reason::SameNodes { node },
@@ -243,7 +249,7 @@ impl Desk for Decide<'_> {
 
     fn plan(&mut self, w: &Waiting, on: &Candidate) -> bool {
         let id = instance_of(w);
-        let why = self.earliest_end(id, &[on.node]);
+        let why = (self.partition_there(id)).or_else(|| self.earliest_end(id, &[on.node]));
         why.is_some_and(|why| self.assign(id, &[on.node], on.begin(), why))
     }
 

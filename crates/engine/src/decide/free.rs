@@ -5,6 +5,7 @@ use crate::ledger::{Demand, Ledger};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::units::Nanos;
+use tarn_base::workflow::Distribution;
 
 /// Cores, bytes of memory and GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +59,12 @@ impl Decide<'_> {
     pub(super) fn nodes_of_kind(&self, step: StepId) -> Vec<NodeId> {
         let d = self.demand(step);
         let tier = self.tier_of(step);
-        let nodes = self.state.start.workflow.step(step).nodes;
+        let of = self.state.start.workflow.step(step);
+        let nodes = of.nodes;
+        let shares = of
+            .uses
+            .iter()
+            .any(|u| u.distribution == Distribution::Shared);
         let suits = |id: &NodeId| {
             let node = self.state.start.cluster.node(*id);
             let host = &self.state.start.cluster.hosts[node.host as usize];
@@ -66,7 +72,10 @@ impl Decide<'_> {
             let mut tiers = node.tiers.iter();
             let has_tier = tiers.any(|t| tier.is_none_or(|want| want == t.name));
             // What a step sees lies at the same path on all of its nodes.
-            let alike = nodes == 1 || node.tiers.first().is_none_or(|t| !t.stands_in());
+            let alike = nodes == 1 || node.tiers.first().is_none_or(|t| !t.elsewhere());
+            // The file system of a namespace cannot lie on one of its own kind.
+            let alike =
+                alike && (nodes == 1 || !shares || node.tiers.iter().all(|t| t.lender.is_none()));
             cores >= d.cores && memory >= d.memory && node.gpus >= d.gpus && has_tier && alike
         };
         self.all_nodes().filter(suits).collect()

@@ -7,6 +7,7 @@ mod desk;
 mod end;
 mod free;
 mod lost;
+mod partitions;
 mod place;
 mod release;
 mod restart;
@@ -46,6 +47,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         d.leave_lost_nodes();
         d.leave_broken_chains();
         d.forget();
+        d.discard();
         let interrupted = matches!(d.state.stop, Some(Stop::Interrupted(_)));
         // What leaves first makes room for what comes.
         if !interrupted {
@@ -59,6 +61,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
             d.place();
             d.stage();
             d.start();
+            d.copy_images();
             d.restore_kept();
         }
         if !interrupted && d.state.fits_checked && !d.refused() {

@@ -310,6 +310,9 @@ impl Decide<'_> {
     /// Why an instance can never run on this machine, or on the nodes that are left of it, if so.
     fn never(&self, id: InstanceId) -> Option<String> {
         let step = self.state.start.workflow.step(id.step);
+        if let Some(lost) = self.partition_lost(id.step) {
+            return Some(lost);
+        }
         let nodes = self.nodes_of_kind(id.step);
         if self.most_at_once(&nodes, self.demand(id.step)) < u64::from(step.nodes) {
             let tier = step.tier.as_ref();

@@ -1,8 +1,10 @@
 //! Steps that go on from their checkpoints: they are started again where those are, until they commit.
 
 use super::Decide;
-use crate::steps::Progress;
-use tarn_base::action::Do;
+use crate::steps::{Instance, Progress};
+use std::cmp::Reverse;
+use tarn_base::action::{Do, Subject};
+use tarn_base::cluster::Node;
 use tarn_base::id::{InstanceId, NodeId, Spot};
 use tarn_base::reason::Reason;
 
@@ -43,8 +45,7 @@ impl Decide<'_> {
             .filter(|id| self.has_its_nodes(*id) && self.obtainable(*id))
             .collect();
         for id in waiting {
-            let ran_on = self.state.steps.instance(id).map(|i| i.ran_on.clone());
-            let nodes = ran_on.unwrap_or_default();
+            let nodes = self.its_nodes(id).unwrap_or_default();
             let Some(node) = nodes.first().copied() else {
                 continue;
             };
@@ -53,15 +54,79 @@ impl Decide<'_> {
         }
     }
 
-    /// Whether an instance waits for a place and none of the nodes is lost that have its checkpoints.
-    fn has_its_nodes(&self, id: InstanceId) -> bool {
+    /// The nodes that have the checkpoints of an instance that waits for a place, if none of them is lost: those that it ran on, or the
+    /// one with its newest image.
+    fn its_nodes(&self, id: InstanceId) -> Option<Vec<NodeId>> {
+        let waits = |i: &&Instance| i.progress == Progress::Pending && !i.kept.spots.is_empty();
+        let instance = self.state.steps.instance(id).filter(waits)?;
+        if let Some((at, _)) = instance.kept.images.best(instance.ran_on.first().copied()) {
+            return Some(vec![at.node]);
+        }
         let lost = |n: &NodeId| self.state.ledger.is_lost(*n);
-        let waits = |i: &&crate::steps::Instance| {
-            i.progress == Progress::Pending
-                && !i.kept.spots.is_empty()
-                && !i.ran_on.iter().any(lost)
+        (!instance.ran_on.iter().any(lost)).then(|| instance.ran_on.clone())
+    }
+
+    fn has_its_nodes(&self, id: InstanceId) -> bool {
+        self.its_nodes(id).is_some()
+    }
+
+    /// Has newest images copied to other nodes, one of an instance at a time.
+    pub(super) fn copy_images(&mut self) {
+        let kept = self.state.steps.kept.iter().copied();
+        for id in kept.collect::<Vec<_>>() {
+            let instance = self.state.steps.instance(id);
+            let running = instance.filter(|i| matches!(i.progress, Progress::Running(_)));
+            let waiting = running.filter(|i| i.kept.images.copying.is_none());
+            let Some((i, (image, from, bytes))) =
+                waiting.and_then(|i| Some((i, i.kept.images.taken?)))
+            else {
+                continue;
+            };
+            let attempt = i.attempts;
+            let room = self.state.start.workflow.step(id.step).restart;
+            let reserve = room.map_or(0, |r| r.room).max(bytes);
+            let Some(to) = self.buddy(id, from, reserve) else {
+                let about = Subject::Instance(id);
+                self.note(about, Reason::NoBuddy { bytes: reserve });
+                continue;
+            };
+            let what = Do::CopyImage {
+                instance: id,
+                attempt,
+                image,
+                from,
+                to,
+                reserve,
+            };
+            self.emit(what, Reason::Buddy { node: from.node });
+        }
+    }
+
+    /// Where copies of images are to lie that are taken at `home`: where they lie already; else on another host, then where most is free.
+    /// It is a node that could run the step, where it would see the same paths.
+    fn buddy(&self, id: InstanceId, home: Spot, bytes: u64) -> Option<Spot> {
+        let cluster = &self.state.start.cluster;
+        let (here, holds) = (cluster.node(home.node), self.holder(id, 0));
+        let root = |node: &Node| node.tiers.first().map(|t| t.root.clone());
+        let images = self.state.steps.instance(id).map(|i| &i.kept.images)?;
+        let free = |at: &Spot| {
+            let own = images.buddy.filter(|(spot, _)| spot == at);
+            let free = self.state.ledger.free(*at);
+            free.saturating_add(own.map_or(0, |(_, bytes)| bytes))
         };
-        self.state.steps.instance(id).filter(waits).is_some()
+        let suits = |n: &NodeId| {
+            *n != home.node
+                && !self.state.ledger.is_lost(*n)
+                && root(cluster.node(*n)) == root(here)
+                && holds(*n)
+        };
+        let nodes = self.nodes_of_kind(id.step).into_iter().filter(suits);
+        let spots = nodes.filter_map(|n| self.home_on(id, n));
+        spots.filter(|at| free(at) >= bytes).min_by_key(|at| {
+            let there = images.buddy.is_some_and(|(spot, _)| spot == *at);
+            let same_host = cluster.node(at.node).host == here.host;
+            (!there, same_host, Reverse(free(at)), at.node)
+        })
     }
 
     /// Whether an instance is to wait for room on its nodes rather than to begin anew on others.
@@ -73,6 +138,9 @@ impl Decide<'_> {
     pub(super) fn checkpoints_rank(&self, id: InstanceId, position: usize, node: NodeId) -> u8 {
         let instance = self.state.steps.instance(id);
         let kept = instance.filter(|i| !i.kept.spots.is_empty());
+        if let Some(images) = kept.map(|i| &i.kept.images.whole).filter(|w| !w.is_empty()) {
+            return u8::from(!images.keys().any(|at| at.node == node));
+        }
         let had = kept.and_then(|i| i.ran_on.iter().position(|n| *n == node));
         match had {
             Some(at) if at == position => 0,

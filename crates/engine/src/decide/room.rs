@@ -92,7 +92,7 @@ impl Decide<'_> {
             (0, true) => Reason::Failed {
                 message: format!(
                     "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
-                     add a slower one (--tier NAME=PATH:SIZE), or set `external` so that data can be drained",
+                     add a slower one (--tier NAME=PATH:SIZE), or set `external`, so that data can be drained",
                     Bytes(want),
                     self.state.start.cluster.tier(spot).name,
                     self.state.start.cluster.node(spot.node).name,

@@ -166,7 +166,18 @@ impl Decide<'_> {
             return;
         };
         let instance = self.state.steps.instance(producer);
-        if instance.is_some_and(|i| i.finished()) {
+        let keeps = (self.state.partitions).keeps(&self.state.start.workflow, producer.step);
+        if instance.is_some_and(|i| i.finished()) && keeps {
+            let w = &self.state.start.workflow;
+            let message = format!(
+                "no replica of {} is left, and step {}, which made it, has used a partition that is kept for the workflow and is not what it was \
+                 then; `tarn run` begins anew",
+                w.dataset(name.data).name,
+                w.step(producer.step).name,
+            );
+            let about = Subject::Data(name.data);
+            self.note(about, Reason::Failed { message });
+        } else if instance.is_some_and(|i| i.finished()) {
             let about = Subject::Instance(producer);
             self.emit(Do::Note { about }, Reason::OutputLost { data: name.data });
         }

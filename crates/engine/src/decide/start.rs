@@ -74,7 +74,8 @@ impl Decide<'_> {
         // Every part has been read by now, so the identity is known.
         let identity = identity(w, step, instance, &self.state.data).unwrap_or(Hash(0));
         let prior = self.state.prior.get(&identity).copied();
-        if let (Some(prior), false) = (prior, instance.forced) {
+        let keeps = self.state.partitions.keeps(w, id.step);
+        if let (Some(prior), false) = (prior, instance.forced || keeps) {
             self.emit(Do::Unassign { instance: id }, Reason::Unchanged);
             return self.emit(
                 Do::Reuse {
@@ -85,6 +86,12 @@ impl Decide<'_> {
             );
         }
         let attempt = instance.attempts + 1;
+        let partitions =
+            self.state
+                .partitions
+                .lent(w, &self.state.start.cluster, (id, attempt), &nodes, |p| {
+                    self.is_filled(p)
+                });
         let run = Run {
             instance: id,
             attempt,
@@ -97,6 +104,7 @@ impl Decide<'_> {
                 step.name, id.index, self.state.start.run
             ),
             reserve: instance.placed().map_or(0, |p| p.reserve),
+            partitions,
         };
         let why = match instance.failures {
             _ if !instance.kept.spots.is_empty() => Reason::Restart {

@@ -51,10 +51,14 @@ impl Decide<'_> {
         let stored = |name: &PartRef| self.state.data.part(*name).map_or(0, |p| p.info.stored);
         let inputs = self.needs_of(id, position).map(stored);
         let most = inputs.fold(self.state.output_bytes(id).1, u64::saturating_add);
+        let home = self.state.partitions.home(id.step).map(|(_, nodes)| nodes);
+        let is_plain = self.state.partitions.of(id.step).is_empty();
         move |node| {
+            let may = home.as_ref().is_none_or(|h| h.get(position) == Some(&node));
             let mut tiers = self.state.start.cluster.node(node).tiers.iter();
             // Seldom is it so much that it has to be looked at tier by tier.
-            tiers.all(|t| most <= t.capacity) || self.room_on(id, position, node).is_some()
+            may && (is_plain && tiers.all(|t| most <= t.capacity)
+                || self.room_on(id, position, node).is_some())
         }
     }
 
@@ -80,6 +84,9 @@ impl Decide<'_> {
         let (soft, hard) = self.state.output_bytes(id);
         allowed.into_iter().find_map(|spot| {
             let mut bytes = self.bytes_by_spot(id, position, spot);
+            for (at, takes) in self.wanted_partitions(id, spot)? {
+                bytes.entry(at).or_default().0 += takes;
+            }
             let (missing, here) = *bytes.entry(spot).or_default();
             let too_much = |(s, (missing, here)): (&Spot, &(u64, u64))| {
                 missing.saturating_add(*here) > capacity(s)
@@ -97,6 +104,18 @@ impl Decide<'_> {
                 brings: brings.collect(),
             })
         })
+    }
+
+    /// The tier of a node that a step of one node would write to.
+    pub(super) fn home_on(&self, id: InstanceId, node: NodeId) -> Option<Spot> {
+        Some(self.room_on(id, 0, node)?.spot)
+    }
+
+    /// The room that its partitions take on a node, if it writes to this tier of it.
+    fn wanted_partitions(&self, id: InstanceId, home: Spot) -> Option<Vec<(Spot, u64)>> {
+        let start = &self.state.start;
+        let partitions = &self.state.partitions;
+        partitions.wanted(&start.workflow, &start.cluster, id.step, home)
     }
 
     /// A tier of the node with room for what the instance brings and writes, and the bytes to set aside there. While there is

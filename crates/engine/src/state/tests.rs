@@ -28,6 +28,7 @@ fn start(text: &str) -> Start {
         capacity: 1000,
         read: 1,
         write: 1,
+        lender: None,
     };
     let (cores, memory) = (1, 1);
     Start {

@@ -47,6 +47,7 @@ pub(crate) fn cluster(nodes: u32, cores: u32, tiers: &[u64]) -> Cluster {
         capacity,
         read: 1000 * MB / (1 + i as u64 * 4),
         write: 1000 * MB / (1 + i as u64 * 4),
+        lender: None,
     };
     let node = |i: u32| Node {
         name: format!("node{i}"),

@@ -17,6 +17,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
 use tarn_base::units::{Elapsed, SECOND, Time};
+use tarn_base::workflow::KeepPartition;
 use tarn_engine::{Engine, drive, replay};
 use tarn_ports::{Journal, JournalError, Record, World, WorldError};
 use tarn_sim::{Rules, Simulation};
@@ -324,8 +325,12 @@ fn judge(case: &Case, played: &Played, since: usize) -> Result<(), String> {
     let lost = !case.trouble.losses.is_empty();
     let failing = faults.step_failure_probability > 0.0 || faults.hang_probability > 0.0;
     let short = case.tight || !case.trouble.capacity.is_empty();
+    let kept = &case.workflow.partitions;
+    let kept = kept.iter().any(|p| p.keep == KeepPartition::Workflow);
     let may = match outcome {
         Outcome::Done => true,
+        // What was written to it cannot be made again.
+        Outcome::Failed if kept && has(&["kept for the workflow", "which was on node"]) => true,
         Outcome::Interrupted(_) => case.trouble.interrupt.is_some(),
         Outcome::Refused => case.tight && has(&["no tier holds more"]),
         Outcome::Failed => {

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::Event;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
+use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::{PartClass, PartInfo, StoreKey};
 use tarn_base::random;
 use tarn_base::units::{Nanos, SECOND, Time};
-use tarn_base::workflow::{Partition, Workflow};
+use tarn_base::workflow::{KeepPartition, Partition, StoragePartition, Workflow};
 use tarn_sim::{Estimates, FaultPlan, Keeps, Outage, SimEntry, Simulation};
 
 pub(crate) const MB: u64 = 1_000_000;
@@ -97,6 +97,9 @@ impl Case {
         let mut parsed =
             parsed.unwrap_or_else(|e| panic!("seed {seed}: {:?}\n{text}", e.problems()));
         parsed.finish_codes(&|_| None);
+        if seed % 3 == 1 {
+            parsed.workflow.partitions = partitions(&parsed.workflow, &cluster, seed);
+        }
         Self {
             workflow: parsed.workflow.clone(),
             text,
@@ -219,6 +222,7 @@ fn cluster(r: &mut Random, tight: bool) -> Cluster {
         capacity: *capacity,
         read: 2000 * MB / (1 + i as u64 * 4),
         write: 2000 * MB / (1 + i as u64 * 4),
+        lender: None,
     };
     let node = |i: u32| Node {
         name: format!("node{i}"),
@@ -255,6 +259,38 @@ fn cluster(r: &mut Random, tight: bool) -> Cluster {
         external: link(100 * MB),
         peer: link(1000 * MB),
     }
+}
+
+/// Partitions of steps, kept and not. They have random numbers of their own, so that all else is as without them.
+fn partitions(w: &Workflow, cluster: &Cluster, seed: u64) -> Vec<StoragePartition> {
+    let mut r = Random::new(!seed);
+    let mut nodes: Vec<u32> = w.steps.iter().map(|s| s.nodes).collect();
+    nodes.push(0);
+    nodes.sort_unstable();
+    nodes.dedup();
+    let tiers = cluster.nodes[0].tiers.len() as u64;
+    let mut all = Vec::new();
+    for n in nodes {
+        let keep = match n {
+            0 => KeepPartition::Step,
+            _ => KeepPartition::Workflow,
+        };
+        for number in 0..r.within(1, 2) {
+            let steps = (0..).map(StepId).zip(&w.steps);
+            let steps = steps.filter(|(_, s)| (n == 0 || s.nodes == n) && r.percent(50));
+            let steps = steps.map(|(id, _)| id).collect();
+            all.push(StoragePartition {
+                name: format!("p{n}_{number}"),
+                size: r.within(1, 8) * MB,
+                unit: None,
+                tier: (r.percent(25)).then(|| TIERS[r.within(0, tiers - 1) as usize].into()),
+                spread: r.percent(25).then_some(4096),
+                keep,
+                steps,
+            });
+        }
+    }
+    all
 }
 
 /// The text of a workflow file, and what its datasets hold.

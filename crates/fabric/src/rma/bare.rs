@@ -35,6 +35,7 @@ impl BareWindow {
         let node = source(provider, at);
         let endpoint = Arc::new(on_stack(|| Endpoint::open(&shim, provider, node))?);
         let failed = |e: io::Error| format!("no window onto the file: {e}");
+        endpoint.guard().map_err(failed)?;
         let opened = endpoint.window(file, (0, size), (true, None), 1);
         let (opening, from, key) = opened.map_err(failed)?;
         let name = endpoint.name().map_err(failed)?;

@@ -233,6 +233,11 @@ impl Endpoint {
         checked(rc).map(|_| peer)
     }
 
+    /// Has windows guarded from now on: without that, whoever makes a window's file shorter ends this process.
+    pub(super) fn guard(&self) -> io::Result<()> {
+        self.shim.guard()
+    }
+
     /// Opens a window onto a stretch of a file, to be read or written too; also where it begins, and its key. The stream, which is to stay
     /// open for as long, is ended when the file is found to have become shorter.
     pub(super) fn window(
@@ -243,7 +248,6 @@ impl Endpoint {
         wanted: u64,
     ) -> io::Result<(Opening, u64, u64)> {
         let _open = self.opened()?;
-        self.shim.guard()?;
         let (mut raw, mut from, mut key) = (std::ptr::null_mut(), 0, 0);
         // SAFETY: the descriptor is open during the call; the rest are numbers and places for results.
         let rc = unsafe {
@@ -265,43 +269,48 @@ impl Endpoint {
         Ok((Opening { endpoint, raw }, from, key))
     }
 
-    /// Begins to read `len` bytes of a peer's window into `landing`.
+    /// Begins to read `len` bytes of a peer's window into a buffer, or to write them from there.
     ///
     /// # Errors
-    /// `WouldBlock`: not now. `landing` comes back.
-    pub(super) fn read(
+    /// `WouldBlock`: not now. The buffer comes back.
+    pub(super) fn begin(
         &self,
+        way: Way,
         peer: u64,
         (from, key): (u64, u64),
-        mut landing: Vec<u8>,
+        mut buffer: Vec<u8>,
         len: usize,
     ) -> Result<Arc<Flight>, (Vec<u8>, io::Error)> {
         let open = match self.opened() {
             Ok(open) => open,
-            Err(e) => return Err((landing, e)),
+            Err(e) => return Err((buffer, e)),
         };
-        let len = len.min(landing.len());
-        let to = landing.as_mut_ptr().cast();
+        let len = len.min(buffer.len());
+        let start = buffer.as_mut_ptr().cast();
         let flight = Arc::new(Flight {
-            state: Mutex::new(State::Flying(landing)),
+            state: Mutex::new(State::Flying(buffer)),
             over: Condvar::new(),
         });
         let context = Arc::into_raw(Arc::clone(&flight));
-        // SAFETY: `to` has room for `len` bytes and stays where it is: nobody takes the vector out of the flight before the
+        let context = context.cast_mut().cast();
+        let (shim, tf) = (&self.shim, self.tf);
+        // SAFETY, of both: `start` has room for `len` bytes and stays where it is: nobody takes the vector out of the flight before the
         // endpoint says that it is over, and until then the endpoint holds the flight by `context`.
-        let rc = unsafe {
-            let context = context.cast_mut().cast();
-            (self.shim.read)(self.tf, peer, to, len, from, key, context)
+        let rc = match way {
+            // SAFETY: see above.
+            Way::Read => unsafe { (shim.read)(tf, peer, start, len, from, key, context) },
+            // SAFETY: see above.
+            Way::Write => unsafe { (shim.write)(tf, peer, start, len, from, key, context) },
         };
         drop(open);
         match checked(rc) {
             Ok(_) => Ok(flight),
             Err(e) => {
                 // SAFETY: from `into_raw` above, and the endpoint has not taken it.
-                drop(unsafe { Arc::from_raw(context) });
+                drop(unsafe { Arc::from_raw(context.cast_const().cast::<Flight>()) });
                 let state = std::mem::replace(&mut *lock(&flight.state), State::Taken);
                 match state {
-                    State::Flying(landing) | State::Over(landing, _) => Err((landing, e)),
+                    State::Flying(buffer) | State::Over(buffer, _) => Err((buffer, e)),
                     State::Taken => Err((Vec::new(), e)),
                 }
             }
@@ -322,7 +331,7 @@ impl Endpoint {
         let mut done = [Done::NONE; DONE];
         let count = self.poll(patience, &mut done)?;
         for done in done.iter().take(count).filter(|d| !d.context.is_null()) {
-            // SAFETY: from `into_raw` in `read`, as only a `Numbered` gives other contexts, which keeps its endpoint for itself; the
+            // SAFETY: from `into_raw` in `begin`, as only a `Numbered` gives other contexts, which keeps its endpoint for itself; the
             // endpoint gives each back once.
             let flight = unsafe { Arc::from_raw(done.context.cast_const().cast::<Flight>()) };
             flight.end(done.error);
@@ -505,7 +514,7 @@ pub(crate) enum Way {
     Write,
 }
 
-/// A read under way. One that never ends keeps its memory.
+/// A read or write under way. One that never ends keeps its memory.
 pub(super) struct Flight {
     state: Mutex<State>,
     over: Condvar,
@@ -520,7 +529,7 @@ impl Flight {
         self.over.notify_all();
     }
 
-    /// Waits; what it was read into, and whether it was. `None`: not yet.
+    /// Waits; its buffer, and whether it was done. `None`: not yet.
     pub(super) fn wait(&self, patience: Duration) -> Option<(Vec<u8>, io::Result<()>)> {
         let flying = |s: &mut State| matches!(s, State::Flying(_));
         let waited = self

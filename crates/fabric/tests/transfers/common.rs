@@ -128,23 +128,16 @@ pub(crate) fn digest(root: &Path) -> Manifest {
 pub(crate) fn remote(client: &Arc<Client>, manifest: Manifest) -> CopySource {
     let peer: Arc<dyn PeerTree> = Arc::new(client.tree(tree()));
     CopySource {
-        root: PathBuf::new(),
         peer: Some(peer),
-        as_entry: None,
         manifest: Some(manifest),
-        only: None,
-        sealed: None,
+        ..CopySource::of(PathBuf::new())
     }
 }
 
 pub(crate) fn local(root: &Path) -> CopySource {
     CopySource {
-        root: root.into(),
-        peer: None,
-        as_entry: None,
         manifest: Some(digest(root)),
-        only: None,
-        sealed: None,
+        ..CopySource::of(root)
     }
 }
 

@@ -97,7 +97,7 @@ impl<T: Target + Clone + Send + Sync + 'static> Registry for Lender<T> {
 
     fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
         let target = self.0.clone();
-        let make: MakeTarget = Box::new(move || Ok(Box::new(target)));
+        let make: MakeTarget = Box::new(move |_| Ok(Box::new(target)));
         match body {
             b"lend" => Ok(Called::Storage(b"lent".to_vec(), make)),
             _ => Err(Refusal("it is not that".into())),

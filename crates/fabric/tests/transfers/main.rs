@@ -4,6 +4,7 @@ mod bad_days;
 mod calls;
 mod common;
 mod crowd;
+mod encrypted;
 mod far;
 mod lanes;
 mod pipeline;

@@ -60,6 +60,7 @@ pub(crate) fn cluster(names: &[&str], root: &str) -> Cluster {
             capacity: 1 << 30,
             read: 0,
             write: 0,
+            lender: None,
         }],
     };
     Cluster {
@@ -139,6 +140,7 @@ pub(crate) fn workflow() -> Workflow {
         name: "w".into(),
         external: Some("/lustre/scratch".into()),
         erase: false,
+        partitions: Vec::new(),
         folder: "/home/x".into(),
         data: data.into(),
         steps: vec![step("make", uses(0, 0, 1)), step("finish", uses(1, 1, 2))],
@@ -234,6 +236,7 @@ fn run(step: u32, attempt: u32, view: PartRef, key: &str, node: u32, name: &str)
         identity: Hash(100 + u128::from(step)),
         store: format!("{name}.s{step}"),
         reserve: 1 << 20,
+        partitions: Vec::new(),
     };
     act(Do::Run(Box::new(run)), Reason::Ready)
 }

@@ -46,6 +46,7 @@ pub struct phx_options {
     pub external: *const c_char,
     pub flush_every: u64,
     pub flush_rate: u64,
+    pub transport: *const c_char,
 }
 
 #[repr(C)]
@@ -124,6 +125,10 @@ pub struct phx_stats {
     pub flush_failed: u64,
     pub last_flush_ns: u64,
     pub pinned: u64,
+    pub rma_put_bytes: u64,
+    pub tcp_put_bytes: u64,
+    pub rma_fetched_bytes: u64,
+    pub tcp_fetched_bytes: u64,
 }
 
 /// A structure of the caller's, of the size that it was compiled with: what this library has beyond that is as if zero.
@@ -259,6 +264,10 @@ impl phx_stats {
             flush_failed: stats.flush_failed,
             last_flush_ns: nanos(stats.last_flush),
             pinned: stats.pinned,
+            rma_put_bytes: stats.carried.put,
+            tcp_put_bytes: stats.carried.put_by_stream,
+            rma_fetched_bytes: stats.carried.fetched,
+            tcp_fetched_bytes: stats.carried.fetched_by_stream,
         }
     }
 

@@ -120,6 +120,7 @@ unsafe fn read(options: *const phx_options) -> Result<Options, Fault> {
             meet: text(given.meet, "meet")?,
             key: path(given.key),
             profile: text(given.profile, "profile")?,
+            transport: text(given.transport, "transport")?,
             staging: match given.staging {
                 _ if given.flags & NO_STAGING != 0 => Some(Staging::None),
                 0 => None,

@@ -6,6 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tarn_base::layout::ERASE;
 
+/// Names of claims of what a tier has lent begin so: they are names of its folders.
+const LENT_HERE: &str = "lent/";
+
 /// All claims on one tier root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Page {
@@ -44,6 +47,16 @@ impl Claim {
     /// Whether it still counts: a dead run's claim does as long as its folder is there, because its bytes are.
     pub(super) fn counts(&self, root: &Path) -> bool {
         self.alive() || (self.used > 0 && root.join(&self.workspace).is_dir())
+    }
+
+    /// Whether it is what a run of this workspace lends now.
+    pub(super) fn is_loan_of(&self, workspace: &str) -> bool {
+        if !self.alive() {
+            return false;
+        }
+        let of = self.workspace.strip_prefix(LENT_HERE);
+        let of = of.and_then(|of| of.split_once('/'));
+        of.is_some_and(|(of, _)| of == workspace)
     }
 
     /// The order of seniority: who started first, and of two at once the lower process id.
@@ -94,12 +107,15 @@ fn claims(root: &Path) -> Vec<Claim> {
     Page::read(root).unwrap_or_default().entries
 }
 
-/// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run.
+/// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run. What this process
+/// lends is none of them: it is no part of its tier meanwhile.
 pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     let all = claims(root);
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let lent = |c: &Claim| c.workspace.starts_with(LENT_HERE) && c.pid == own && c.alive();
     let others = all
         .iter()
-        .filter(|c| c.workspace != workspace && c.counts(root));
+        .filter(|c| c.workspace != workspace && c.counts(root) && !lent(c));
     others.map(Claim::weight).fold(0, u64::saturating_add)
 }
 
@@ -109,6 +125,36 @@ pub(crate) fn used_by_all(root: &Path) -> u64 {
     let all = claims(root);
     let there = all.iter().filter(|c| c.counts(root));
     there.map(|c| c.used).fold(0, u64::saturating_add)
+}
+
+/// Enters what the tier at `root` has lent in its folder `name`: bytes that are `used` there, and, while this process lends it, those
+/// `reserved` beside them. Nothing of both: there is nothing any more.
+///
+/// # Errors
+/// When the ledger cannot be changed.
+pub(crate) fn lend(root: &Path, name: &str, used: u64, reserved: u64) -> io::Result<()> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let pid = if reserved > 0 { own } else { 0 };
+    let _lock = lock(root)?;
+    let found = Page::read(root)?;
+    let mut page = found.clone();
+    page.entries.retain(|c| c.workspace != name);
+    if used > 0 || reserved > 0 {
+        page.entries.push(Claim {
+            workspace: name.to_owned(),
+            pid,
+            start: tarn_sys::process::start_time(pid).unwrap_or(0),
+            limit: u64::MAX,
+            used,
+            reserved,
+            waiting: None,
+        });
+        page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
+    }
+    match page == found {
+        true => Ok(()),
+        false => page.write(root),
+    }
 }
 
 /// Gives a workspace's place on the tier at `root` back: `freed` bytes that were removed from it, its empty folders,

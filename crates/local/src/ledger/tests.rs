@@ -22,6 +22,7 @@ fn cluster(root: &Path, nodes: u32, capacity: u64) -> Cluster {
             capacity,
             read: 1,
             write: 1,
+            lender: None,
         }],
     };
     Cluster {
@@ -243,4 +244,23 @@ fn threads_of_two_runs_race_for_the_last_bytes() {
         }
     });
     drop(base);
+}
+
+#[test]
+fn what_is_lent_is_nobodys_twice() {
+    let root = tempfile::tempdir().unwrap();
+    let loan = "lent/a/n9";
+    std::fs::create_dir_all(root.path().join(loan)).unwrap();
+    lend(root.path(), loan, 100, 300).unwrap();
+    // Of 1,000 bytes the run that has lent 400 has 600 left, and knows that.
+    let a = Ledgers::open(&cluster(root.path(), 1, 600), &Own::All, "a").unwrap();
+    let b = Ledgers::open(&cluster(root.path(), 1, 1000), &Own::All, "b").unwrap();
+    assert_eq!(a.news(), []);
+    assert_eq!(b.news(), [(SPOT, 600)]);
+    let held = a.reserve(SPOT, 600, &|| true).unwrap();
+    assert!(b.reserve(SPOT, 1, &|| true).is_err());
+    drop(held);
+    assert!(b.reserve(SPOT, 600, &|| true).is_ok() && b.reserve(SPOT, 601, &|| true).is_err());
+    lend(root.path(), loan, 0, 0).unwrap();
+    assert!(b.reserve(SPOT, 1000, &|| true).is_ok());
 }

@@ -1,4 +1,4 @@
-//! What stands in for a tier that a node does not have: memory, or a folder that all nodes see.
+//! What stands in for a tier that a node does not have: memory, or a folder that all nodes see. And where one that is borrowed appears.
 
 use super::{TierSpec, default_tier, free_bytes, make_root, nameless};
 use std::io;
@@ -28,15 +28,9 @@ pub struct StandIn {
 pub fn stand_in(tiers: &mut [TierSpec], folder: &Path) -> Vec<StandIn> {
     let mut all = Vec::new();
     for tier in tiers {
-        let Err(why) = usable(&tier.root) else {
+        let Some(why) = lacks(tier) else {
             continue;
         };
-        if matches!(
-            why.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-        ) {
-            continue;
-        }
         let Some((root, size)) = substitute(tier, folder) else {
             continue;
         };
@@ -53,18 +47,34 @@ pub fn stand_in(tiers: &mut [TierSpec], folder: &Path) -> Vec<StandIn> {
     all
 }
 
+/// Why this node does not have a tier, if it does not: one that is full is there.
+pub(crate) fn lacks(tier: &TierSpec) -> Option<io::Error> {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    let why = usable(&tier.root).err()?;
+    (!matches!(why.kind(), StorageFull | QuotaExceeded)).then_some(why)
+}
+
 fn substitute(tier: &TierSpec, folder: &Path) -> Option<(PathBuf, Option<u64>)> {
-    let name = format!("{}.{STAND_IN}", tier.name);
+    let (root, memory) = instead(tier, STAND_IN, folder)?;
+    if memory {
+        return Some((root, None));
+    }
+    let part = free_bytes(&root).ok()? / SHARED_PART;
+    Some((root, Some(part.min(tier.size.unwrap_or(u64::MAX)))))
+}
+
+/// A folder of this node's own, with this ending: in memory (true), or in `folder`.
+pub(crate) fn instead(tier: &TierSpec, ending: &str, folder: &Path) -> Option<(PathBuf, bool)> {
+    let name = format!("{}.{ending}", tier.name);
     let default = default_tier().root;
     let beside = default.file_name()?.to_string_lossy().into_owned();
     let memory = default.with_file_name(format!("{beside}-{name}"));
     if in_memory(memory.parent()?) && usable(&memory).is_ok() {
-        return Some((memory, None));
+        return Some((memory, true));
     }
     let shared = folder.join(name);
     usable(&shared).ok()?;
-    let part = free_bytes(&shared).ok()? / SHARED_PART;
-    Some((shared, Some(part.min(tier.size.unwrap_or(u64::MAX)))))
+    Some((shared, false))
 }
 
 /// Whether a folder is there or can be made, and can be written.

@@ -36,12 +36,8 @@ fn try_fill(plan: &Plan, mover: &dyn Mover) -> Result<(), Failure> {
         }
         let sources = part.from.iter().map(|(root, manifest)| {
             Ok(CopySource {
-                root: root.clone(),
-                peer: None,
-                as_entry: None,
                 manifest: Some(crate::store::read_manifest(manifest)?),
-                only: None,
-                sealed: None,
+                ..CopySource::of(root.clone())
             })
         });
         let job = CopyJob {

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tarn_sys::process::die_with_parent;
 
 /// For a brick to listen, and for the namespace to appear. It takes some ten milliseconds where nothing else is done.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,6 +39,12 @@ pub(crate) fn able(helper: &Path) -> Result<(), String> {
     program("glusterfsd")?;
     program("glusterfs")?;
     library(helper)?;
+    fuse().map_err(|e| e.to_string())
+}
+
+/// Whether this machine has what it takes to use another's brick; if not, what is missing.
+pub(crate) fn able_to_mount() -> Result<(), String> {
+    program("glusterfs")?;
     fuse().map_err(|e| e.to_string())
 }
 
@@ -134,7 +141,7 @@ impl<'a> Gluster<'a> {
                 false => command.env(name, value),
             };
         }
-        let child = command.spawn()?;
+        let child = die_with_parent(&mut command, Signal::KILL).spawn()?;
         let pid = Pid::from_child(&child);
         Ok((child, pid))
     }
@@ -226,7 +233,8 @@ impl Provider for Gluster<'_> {
         fuse()?;
         std::fs::set_permissions(&self.plan.folder, Permissions::from_mode(0o700))?;
         let mut made = DirBuilder::new();
-        made.mode(0o700);
+        // A brick that is lent again is there.
+        made.recursive(true).mode(0o700);
         let brick = Plan::brick(&self.plan.folder);
         for folder in [brick, self.at("links"), self.plan.mount()] {
             made.create(folder)?;
@@ -244,13 +252,20 @@ impl Provider for Gluster<'_> {
         let text = volfile::client(doors).map_err(io::Error::other)?;
         private(&self.at("client.vol"), &text)?;
         private(&self.at("client.log"), "")?;
-        // Names and sizes are asked for each time: other nodes change them.
         let at = self.plan.mount();
-        let options = [
-            "--entry-timeout=0",
-            "--attribute-timeout=0",
-            "--negative-timeout=0",
-        ];
+        // Names and sizes are asked for each time where other nodes change them; else for so many seconds they are known.
+        let options = match self.plan.at {
+            None => [
+                "--entry-timeout=0",
+                "--attribute-timeout=0",
+                "--negative-timeout=0",
+            ],
+            Some(_) => [
+                "--entry-timeout=5",
+                "--attribute-timeout=5",
+                "--negative-timeout=0",
+            ],
+        };
         let mut more: Vec<(&str, &Path)> = options.iter().map(|o| ("", Path::new(o))).collect();
         more.push(("", &at));
         let spawned = with(CapabilitySet::SYS_ADMIN, || {

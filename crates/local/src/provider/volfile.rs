@@ -68,6 +68,10 @@ pub(super) fn client(doors: &[Door]) -> Result<String, String> {
         );
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    if names.len() == 1 {
+        // There is nothing to choose.
+        return Ok(out);
+    }
     // By the name also when the tiers are nearly full: what may lie there is the ledger's to say, and with the default of
     // a tenth all files would go to one node.
     let always = [("min-free-disk", "0%"), ("min-free-inodes", "0%")];
@@ -175,6 +179,15 @@ end-volume
         assert_eq!(
             client(&[door("a", 1), door("10.0.0.2", 2)]).unwrap(),
             expected
+        );
+    }
+
+    #[test]
+    fn of_a_client_of_one_brick() {
+        let one = client(&[door("a", 1)]).unwrap();
+        assert!(
+            one.starts_with("volume node0\n") && !one.contains("distribute"),
+            "{one}"
         );
     }
 

@@ -1,11 +1,12 @@
 //! What `tarn run` asks of a local world before and after it is driven.
 
 use super::Local;
+use crate::drained::{is_there, remove_drained};
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
 use crate::pool::Job;
 use crate::shared::Shared;
-use crate::store::{io_failure, make_folder};
+use crate::store::{io_failure, make_folder, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,13 @@ impl Nodes for Local {
 
     fn one_namespace(&self) -> Result<(), String> {
         self.shared.one_namespace.clone()
+    }
+
+    fn images(&self) -> Result<(), String> {
+        match &self.shared.imaging {
+            Some(Err(why)) => Err(why.clone()),
+            _ => Ok(()),
+        }
     }
 
     fn progress(&self) -> Progress {
@@ -63,6 +71,12 @@ impl Nodes for Local {
             self.shared.know(part, info.class, info.key);
         }
         Ok(())
+    }
+
+    fn gone(&mut self, part: PartRef, key: &StoreKey) {
+        if let Err(Failure { message, .. }) = self.shared.forget_gone(part.data, key) {
+            warn(&message);
+        }
     }
 
     fn learned(&mut self, transfer: &Transfer, began: i64) {
@@ -106,7 +120,9 @@ impl Nodes for Local {
     }
 
     fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError> {
-        Ok(folders.iter().map(|f| Some(f.exists())).collect())
+        let shared = &self.shared;
+        let there = |f: &PathBuf| is_there(f, &shared.workspace, &*shared.mover).ok();
+        Ok(folders.iter().map(there).collect())
     }
 
     fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
@@ -121,15 +137,18 @@ impl Nodes for Local {
             let Some((parent, name)) = folder.parent().zip(folder.file_name()) else {
                 continue;
             };
-            match (shared.mover.remove(folder), spots.get(parent)) {
-                (Err(MoverError { failure: f, .. }), _) => left.push(f.message),
-                (Ok(()), Some(spot)) => {
-                    let key = StoreKey(name.to_string_lossy().into_owned());
-                    shared.ledgers.left(*spot, &key);
-                }
-                // The drained area goes with its last part; it stays while there are others.
-                (Ok(()), None) => drop(std::fs::remove_dir(parent)),
-            }
+            let removed = match spots.get(parent) {
+                Some(spot) => shared
+                    .mover
+                    .remove(folder)
+                    .map_err(Failure::from)
+                    .map(|()| {
+                        let key = StoreKey(name.to_string_lossy().into_owned());
+                        shared.ledgers.left(*spot, &key);
+                    }),
+                None => remove_drained(folder, &shared.workspace, &*shared.mover),
+            };
+            left.extend(removed.err().map(|f| f.message));
         }
         Ok(left)
     }

@@ -19,6 +19,7 @@ use tarn_base::units::SECOND;
 use tarn_base::workflow::{
     Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
 };
+use tarn_local::keys::Wrapping;
 use tarn_local::{Config, Local, Namespaces};
 use tarn_movers::Trees;
 use tarn_ports::{Mover, Nodes, Progress, World};
@@ -119,6 +120,7 @@ impl Bench {
                 name: "w".into(),
                 external: Some(dir.join("external")),
                 erase: false,
+                partitions: Vec::new(),
                 folder: dir.into(),
                 data,
                 steps,
@@ -170,6 +172,7 @@ impl Bench {
                 capacity: self.capacity,
                 read: 1 << 30,
                 write: 1 << 30,
+                lender: None,
             }],
         };
         Cluster {
@@ -208,9 +211,13 @@ impl Bench {
             prior: Vec::new(),
             state: self.state(),
             mover: Arc::clone(&self.mover),
-            keys: self.keys.clone(),
+            keys: self
+                .keys
+                .clone()
+                .map(|k| Wrapping::of_user(k, workspace).expect("its keys")),
             helper_exe: std::env::current_exe().expect("this program"),
             checkpoints: Arc::new(|_, _| Vec::new()),
+            partitions: Arc::new(|_, _, _, _| Ok(())),
             changed_since: Arc::new(|_| None),
             epoch: 0,
             meter: None,
@@ -389,6 +396,7 @@ impl Machine {
             identity: Hash::default(),
             store: format!("r1.s{step}.a{attempt}"),
             reserve,
+            partitions: Vec::new(),
         })));
     }
 

@@ -95,8 +95,11 @@ fn nothing_left(bench: &Bench) {
 fn checkpoints_that_go() {
     let alone = "cd $TARN_CHECKPOINTS && test -z \"$(ls)\" && touch of.$TARN_ATTEMPT";
     let restart = Some(Restart {
+        buddy: false,
         from: Checkpoints::Files,
         room: 0,
+        every: None,
+        alone: false,
     });
     let kept = Step {
         restart,

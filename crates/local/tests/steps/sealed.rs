@@ -8,14 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tarn_base::action::{Do, Held};
 use tarn_base::event::{Event, FailureKind, Output};
-use tarn_base::key::KeyId;
-use tarn_base::nodes::Staying;
-use tarn_base::part::{PartInfo, Place};
+use tarn_base::key::{DataKey, KeyId};
+use tarn_base::nodes::{Own, Staying};
+use tarn_base::part::{PartInfo, Place, StoreKey};
 use tarn_base::workflow::{Dataset, Distribution, Role};
-use tarn_local::keys::{DataKeys, workspaces};
+use tarn_local::keys::{DataKeys, Wrapping, workspaces};
 use tarn_local::{Local, Namespaces};
 use tarn_seal::ring::KeyRing;
-use tarn_seal::wrap::WrappingKey;
+use tarn_seal::wrap::{Owner, WrappingKey};
 use zeroize::Zeroizing;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -46,6 +46,14 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "sealed::keys_of_data_are_wrapped_anew_and_the_data_stays",
         keys_of_data_are_wrapped_anew_and_the_data_stays,
+    ),
+    (
+        "sealed::nodes_that_make_a_key_at_once_have_one",
+        nodes_that_make_a_key_at_once_have_one,
+    ),
+    (
+        "sealed::a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped_anew",
+        a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped_anew,
     ),
     (
         "sealed::two_parts_of_a_sealed_dataset_are_one_view",
@@ -313,6 +321,73 @@ fn a_clean_up_forgets_the_keys_of_what_it_removes() {
     assert_eq!(keys_in(&bench), 0);
 }
 
+/// What the nodes of a run have: not the user's key, but those that are made of it.
+fn of_nodes(bench: &Bench) -> DataKeys {
+    let wrapping = Wrapping::of_user(ring(), "ws").unwrap();
+    let wrapping = Wrapping::of_run(wrapping.for_nodes().clone());
+    DataKeys::new(&bench.state(), "ws", wrapping)
+}
+
+fn nodes_that_make_a_key_at_once_have_one() {
+    const NODES: usize = 4;
+    let bench = bench("");
+    for n in 0..50 {
+        let part = StoreKey(format!("part.{n}"));
+        let at_once = std::sync::Barrier::new(NODES);
+        let (bench, part, at_once) = (&bench, &part, &at_once);
+        let secrets: Vec<[u8; 32]> = std::thread::scope(|scope| {
+            let node = |_| {
+                let keys = of_nodes(bench);
+                scope.spawn(move || {
+                    at_once.wait();
+                    *keys.make("raw", part).expect("a key").secret()
+                })
+            };
+            let nodes: Vec<_> = (0..NODES).map(node).collect();
+            nodes.into_iter().map(|n| n.join().unwrap()).collect()
+        });
+        assert_eq!(secrets, [secrets[0]; NODES], "{part:?}");
+    }
+    assert_eq!(keys_in(&bench), 50, "and nothing half-written");
+}
+
+fn a_node_has_no_use_for_what_the_user_s_own_key_has_wrapped_until_it_is_wrapped_anew() {
+    let bench = bench("");
+    let part = StoreKey("part.0".into());
+    let key = DataKey::new(KeyId([4; 16]), Zeroizing::new([5; 32]));
+    // As earlier releases have done it.
+    let owner = Owner {
+        uid: rustix::process::geteuid().as_raw(),
+        dataset: "raw",
+        version: "part.0",
+    };
+    let wrapped = ring().newest().wrap(&key, owner, [6; 12]).unwrap();
+    let folder = bench.state().keys("ws").join("raw");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("part.0"), wrapped).unwrap();
+    let unknown = of_nodes(&bench).get("raw", &part).unwrap_err();
+    assert_eq!(unknown.kind, FailureKind::Corrupt);
+    let wrapping = Wrapping::of_user(ring(), "ws").unwrap();
+    let user = DataKeys::new(&bench.state(), "ws", wrapping);
+    assert_eq!(user.get("raw", &part).unwrap().secret(), key.secret());
+    // A world without nodes begins a run over several.
+    let mut config = bench.config("ws");
+    config.own = Own::Some([].into());
+    drop(Local::new(config).expect("a world"));
+    let of_node = of_nodes(&bench).get("raw", &part);
+    // Nothing describes the part: its key goes with the run.
+    assert_eq!(of_node.unwrap_err().kind, FailureKind::Corrupt);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("part.0"), wrapped).unwrap();
+    std::fs::write(bench.state().manifest("ws", &part), b"").unwrap();
+    let mut config = bench.config("ws");
+    config.own = Own::Some([].into());
+    drop(Local::new(config).expect("a world"));
+    let of_node = of_nodes(&bench).get("raw", &part).unwrap();
+    assert_eq!(of_node.secret(), key.secret());
+    assert_eq!(user.rewrap().unwrap(), 0, "it is wrapped with the newest");
+}
+
 fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
     let mut bench = bench("true");
     let Some((world, raw)) = staged(&bench) else {
@@ -323,7 +398,8 @@ fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
     let secret = Zeroizing::new([9; 32]);
     keys.rotate(WrappingKey::new(KeyId([9; 16]), secret))
         .expect("room");
-    let data = DataKeys::new(&bench.state(), "ws", keys.clone());
+    let wrapping = Wrapping::of_user(keys.clone(), "ws").unwrap();
+    let data = DataKeys::new(&bench.state(), "ws", wrapping);
     assert_eq!(data.rewrap().expect("a key"), 1);
     assert_eq!(data.rewrap().expect("a key"), 0);
     keys.drop_old();

@@ -228,14 +228,7 @@ impl Drop for Scratch {
 }
 
 pub fn source(root: &Path) -> CopySource {
-    CopySource {
-        root: root.to_path_buf(),
-        peer: None,
-        as_entry: None,
-        manifest: None,
-        only: None,
-        sealed: None,
-    }
+    CopySource::of(root)
 }
 
 pub fn job(sources: Vec<CopySource>, dest: &Path) -> CopyJob {

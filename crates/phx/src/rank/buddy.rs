@@ -2,11 +2,14 @@
 
 use super::{Distance, Shared, found, lock};
 use crate::fault::{Code, Fault};
+use crate::manifest::CHUNK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use tarn_ports::{Host, Medium, MediumError, Ranks, Stored, Vault, Window};
+use tarn_base::crc::joined;
+use tarn_ports::ranks::OpenWindow;
+use tarn_ports::{Hold, Host, Medium, MediumError, PowerFail, Ranks, Stored, Vault, Window};
 
 /// The ranks that keep copies of what this one stages, each on a node of its own.
 #[derive(Debug)]
@@ -300,8 +303,21 @@ pub(super) fn give_back<M: Vault>(memory: &M, ranks: &dyn Ranks) -> Result<(), F
     Ok(())
 }
 
-/// The generation that memory was granted to, and the memory, once it is written to from here.
-type Grant<S> = (u64, Option<S>);
+/// Memory that was granted to a rank.
+struct Grant<S> {
+    generation: u64,
+    /// Once it is written to from here.
+    medium: Option<S>,
+    own: Own,
+}
+
+/// What a rank has of it to write there itself.
+#[derive(Default)]
+struct Own {
+    window: Option<Hold>,
+    /// What it has written is read here to be checked.
+    seen: Vec<u8>,
+}
 
 /// What this rank keeps for others, and reads for them.
 pub(super) struct Kept<T, M: Vault> {
@@ -319,51 +335,104 @@ impl<T: Vault, M: Vault> Kept<T, M> {
             granted: Mutex::default(),
         }
     }
+
+    /// Does something with what was granted to a start of a rank, and the memory.
+    fn with<R>(
+        &self,
+        of: u32,
+        generation: u64,
+        what: impl FnOnce(&mut Own, &mut M::Medium) -> Result<R, String>,
+    ) -> Result<R, String> {
+        let mut granted = lock(&self.granted);
+        let Some(grant) = granted.get_mut(&of).filter(|g| g.generation == generation) else {
+            return Err("no memory was granted to this start of the program".into());
+        };
+        let medium = match &mut grant.medium {
+            Some(medium) => medium,
+            none => {
+                let medium = none.insert(self.memory.open(&found::kept(of)).map_err(text)?);
+                super::whole(medium).map_err(text)?.warm();
+                medium
+            }
+        };
+        what(&mut grant.own, medium)
+    }
+}
+
+fn text(e: MediumError) -> String {
+    e.to_string()
 }
 
 impl<T: Vault, M: Vault> Host for Kept<T, M> {
     fn grant(&self, of: u32, generation: u64, bytes: u64) -> Result<String, String> {
         let mut granted = lock(&self.granted);
-        if granted
-            .get(&of)
-            .is_some_and(|(newer, _)| *newer > generation)
-        {
+        if granted.get(&of).is_some_and(|g| g.generation > generation) {
             return Err("a later start of the program has its memory".into());
         }
         let name = found::kept(of);
-        // Whoever still has the old one writes to what has no name any more.
+        // Its window is closed, and whoever still has the memory itself writes to what has no name any more.
         granted.remove(&of);
         let made = self.memory.remove(&name);
         let made = made.and_then(|()| self.memory.create(&name, bytes, &mut |_| Ok(())));
-        made.map_err(|e| e.to_string())?;
-        granted.insert(of, (generation, None));
+        made.map_err(text)?;
+        let grant = Grant {
+            generation,
+            medium: None,
+            own: Own::default(),
+        };
+        granted.insert(of, grant);
         Ok(name)
     }
 
     fn put(&self, of: u32, generation: u64, at: u64, bytes: &[u8]) -> Result<u64, String> {
-        let mut granted = lock(&self.granted);
-        let Some((_, medium)) = granted.get_mut(&of).filter(|(g, _)| *g == generation) else {
-            return Err("no memory was granted to this start of the program".into());
-        };
-        let text = |e: MediumError| e.to_string();
-        if medium.is_none() {
-            let kept = medium.insert(self.memory.open(&found::kept(of)).map_err(text)?);
-            super::whole(kept).map_err(text)?.warm();
-        }
-        let Some(medium) = medium else {
-            return Err("its memory is gone".into());
-        };
-        let mut window = super::whole(medium).map_err(text)?;
-        let sum = window.write(at, bytes).map_err(text)?;
-        window.persist().map_err(text)?;
-        Ok(sum)
+        self.with(of, generation, |own, medium| {
+            // Who sends has given up what it was writing itself: that must not come later.
+            own.window = None;
+            let mut whole = super::whole(medium).map_err(text)?;
+            let sum = whole.write(at, bytes).map_err(text)?;
+            whole.persist().map_err(text)?;
+            Ok(sum)
+        })
+    }
+
+    fn window(&self, of: u32, generation: u64, open: &mut OpenWindow<'_>) -> Result<(), String> {
+        self.with(of, generation, |own, medium| {
+            own.window = None;
+            if medium.promises().power_fail != PowerFail::Lost {
+                return Err(
+                    "its folder in memory is on a medium that has to be synced or flushed".into(),
+                );
+            }
+            let file = self.memory.file(&found::kept(of), true).map_err(text)?;
+            own.window = Some(open(file.as_fd(), medium.size())?);
+            Ok(())
+        })
+    }
+
+    fn landed(&self, of: u32, generation: u64, at: u64, bytes: u64) -> Result<u64, String> {
+        self.with(of, generation, |own, medium| {
+            if own.window.is_none() {
+                return Err("its window was closed".into());
+            }
+            let whole = super::whole(medium).map_err(text)?;
+            let (mut sum, mut read) = (0, 0);
+            own.seen.resize(CHUNK as usize, 0);
+            while read < bytes {
+                let part = (bytes - read).min(CHUNK);
+                let place = at.checked_add(read).ok_or("it ends nowhere")?;
+                let piece = whole.read(place, &mut own.seen[..part as usize]);
+                sum = joined(sum, piece.map_err(text)?, part);
+                read += part;
+            }
+            Ok(sum)
+        })
     }
 
     fn file(&self, medium: &str) -> Result<OwnedFd, String> {
         let file = match found::on_tier(medium) {
-            true => self.tier.file(medium),
-            false => self.memory.file(medium),
+            true => self.tier.file(medium, false),
+            false => self.memory.file(medium, false),
         };
-        file.map_err(|e| e.to_string())
+        file.map_err(text)
     }
 }

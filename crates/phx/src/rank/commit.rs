@@ -171,7 +171,10 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         stats.degraded += u64::from(lonely.is_some() || hurt.is_some());
         Ok(Committed {
             id,
-            degraded: lonely.map(|fault| fault.text).or(hurt),
+            degraded: lonely
+                .map(|fault| fault.text)
+                .or(hurt)
+                .or_else(|| shared.ranks.detour()),
         })
     }
 

@@ -1,6 +1,6 @@
 //! What is staged goes to the arena, while the program computes.
 
-use super::{Desk, Shared, Stats, lock, publish, whole};
+use super::{Desk, Shared, lock, publish, whole};
 use crate::arena::Level;
 use crate::fault::{Code, Fault};
 use crate::lanes::{FETCHES, at_once};
@@ -47,29 +47,35 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             buddies.read(shared, at, chunk, sums[0])
         });
         let id = pending.id;
-        match copied {
+        let missed = match copied {
             Ok(()) => {
                 window.persist()?;
                 drop(window);
                 let new = (id, Level::Durable, manifest);
                 publish(arena, medium, Some(new), |_| true)?;
+                0
             }
             // This rank has no such version: all others learn it, and keep the one before.
             Err(fault) if fault.code == Code::Corrupt => {
                 drop(window);
                 publish(arena, medium, None, |v| v.id != id)?;
-                shared.tell(|reached| reached.missed |= 1 << (id.number % 64));
                 self.hurt = Some(format!("version {id} is lost: {}", fault.text));
+                1 << (id.number % 64)
             }
             Err(fault) => return Err(fault),
-        }
+        };
         self.pending = None;
-        shared.tell(|reached| reached.durable = id.number);
         let took = began.elapsed();
-        let stats: &mut Stats = &mut shared.stats();
+        let mut stats = shared.stats();
         stats.damaged += damaged;
         stats.destage += took;
         stats.last_destage = took;
+        drop(stats);
+        // After the figures: who sees the version durable sees them as well.
+        shared.tell(|reached| {
+            reached.missed |= missed;
+            reached.durable = id.number;
+        });
         Ok(())
     }
 }

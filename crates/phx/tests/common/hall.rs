@@ -15,7 +15,11 @@ pub(crate) struct Hall {
     changed: Condvar,
     /// Ranks that keep nothing for others any more.
     deaf: Vec<AtomicBool>,
+    after: Mutex<Option<After>>,
 }
+
+/// What is done once a rank has told how far it is, by who told it.
+type After = Box<dyn FnMut(Reached) + Send>;
 
 #[derive(Default)]
 struct State {
@@ -40,7 +44,13 @@ impl Hall {
             state: Mutex::default(),
             changed: Condvar::new(),
             deaf: nodes.iter().map(|_| AtomicBool::new(false)).collect(),
+            after: Mutex::default(),
         })
+    }
+
+    /// From now on this is done after each word of how far a rank is, which all have heard by then.
+    pub(crate) fn after_each(&self, word: impl FnMut(Reached) + Send + 'static) {
+        *self.after.lock().unwrap() = Some(Box::new(word));
     }
 
     pub(crate) fn seat(self: &Arc<Self>, rank: u32) -> Arc<Seat> {
@@ -153,6 +163,9 @@ impl Ranks for Seat {
             .reached
             .insert(self.rank, reached);
         self.hall.changed.notify_all();
+        if let Some(after) = &mut *self.hall.after.lock().unwrap() {
+            after(reached);
+        }
     }
 
     fn told(&self) -> Reached {

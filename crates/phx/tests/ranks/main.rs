@@ -57,6 +57,32 @@ fn what_is_committed_comes_back_in_the_next_start() {
     }
 }
 
+/// The helper gets no further than to tell that the version is durable, until its figures were looked at.
+#[test]
+fn who_sees_a_version_durable_sees_what_its_destaging_took() {
+    let cluster = Cluster {
+        staging: Staging::All,
+        ..Cluster::new(&["one"])
+    };
+    let hall = Hall::new(&cluster.nodes);
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    hall.after_each(move |reached| {
+        if reached.durable > 0 {
+            // Whoever has looked hangs up.
+            let _ = gone.recv_timeout(MOST);
+        }
+    });
+    let mut rank = cluster.begin(&hall, 0).unwrap();
+    commit(&mut rank, 0, 1);
+    let waited = rank.wait(id(1, 1), Level::Durable, MOST);
+    let stats = rank.stats();
+    drop(go);
+    waited.unwrap();
+    assert!(stats.last_staged > 0);
+    assert!(!stats.last_destage.is_zero());
+    assert_eq!(stats.destage, stats.last_destage);
+}
+
 /// The process ends at once after a commit: what is staged lies in memory only.
 #[test]
 fn what_was_staged_as_the_process_ended_is_found_by_the_next() {

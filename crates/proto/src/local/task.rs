@@ -34,7 +34,7 @@ pub enum Place {
         /// Below its root.
         path: PathBytes,
     },
-    /// An absolute path, or a `file://` URL of one.
+    /// An absolute path, a `file://` URL of one, or a place of an object store: `s3://BUCKET/KEY`, `s3://BUCKET/PREFIX/`.
     External(PathBytes),
 }
 

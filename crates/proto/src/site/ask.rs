@@ -243,6 +243,9 @@ pub struct DatasetInfo {
     pub bytes: u64,
     /// Where its parts lie.
     pub nodes: Vec<String>,
+    /// Of nodes whose stores have names: in which of them.
+    #[serde(default)]
+    pub stores: BTreeMap<String, Vec<String>>,
     /// The job that makes it, unless it is there.
     pub awaits: Option<Job>,
     /// When it will be removed, if nobody uses it before.
@@ -309,6 +312,24 @@ pub struct NodeInfo {
     /// What it draws and how warm it is, as it was said last.
     #[serde(default)]
     pub draw: Draw,
+    /// Its stores, fast to slow, if they have names.
+    #[serde(default)]
+    pub stores: Vec<StoreInfo>,
+}
+
+/// A store of a node, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreInfo {
+    /// Its name.
+    pub name: String,
+    /// Bytes that tarn may use.
+    pub capacity: u64,
+    /// Bytes that are taken or promised, or that something else has in its file system.
+    pub taken: u64,
+    /// Whether what is in it outlives a loss of power.
+    pub persistent: bool,
+    /// It is not there.
+    pub is_away: bool,
 }
 
 /// What somebody has used.

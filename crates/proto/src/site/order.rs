@@ -28,8 +28,11 @@ pub enum Welcome {
         tarn: String,
         /// The kernel's name for this boot.
         boot: String,
-        /// Its store.
+        /// Its store, or the first of them.
         capacity: Capacity,
+        /// All its stores, fast to slow; none of a node whose one store has no name.
+        #[serde(default)]
+        stores: Vec<Store>,
         /// All that it holds, with the user whose worker said so.
         holds: Vec<(Uid, Holding)>,
         /// The jobs that it lets in.
@@ -56,6 +59,21 @@ pub struct Capacity {
     /// Whether what is in it outlives a loss of power.
     pub persistent: bool,
 }
+
+/// One of several stores of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Store {
+    /// What it is called on this node.
+    pub name: String,
+    /// The store.
+    pub capacity: Capacity,
+    /// It is not there, as its file system is not mounted: what lies in it is neither lost nor to be had.
+    #[serde(default)]
+    pub is_away: bool,
+}
+
+/// Stores of one node.
+pub const MAX_STORES: usize = 8;
 
 /// An order, and the number that its report will have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +122,7 @@ pub enum Order {
     Beat,
 }
 
-/// A dataset in the sight of a job's tasks: `/run/tarn/data/<dataset>`, and `$TARN_<dataset>`.
+/// A dataset, or a partition, in the sight of a job's tasks: `/run/tarn/data/<dataset>`, and `$TARN_<dataset>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// What it is called there.
@@ -118,6 +136,24 @@ pub struct Mount {
     /// It lies in the job's memory, in clear.
     #[serde(default)]
     pub in_memory: bool,
+    /// It is a partition, in a folder of its own: `$TARN_PARTITION_<dataset>`.
+    #[serde(default)]
+    pub partition: bool,
+    /// The partition is spread over the job's nodes.
+    #[serde(default)]
+    pub spread: Option<Spread>,
+    /// The store that it lies in, if the node's stores have names.
+    #[serde(default)]
+    pub store: String,
+}
+
+/// How a partition lies over the nodes of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Bytes of a block: `$TARN_BLOCK_<partition>`.
+    pub block: u64,
+    /// The nodes that have a piece of it, in the order of the pieces.
+    pub nodes: Vec<String>,
 }
 
 /// What a node says.

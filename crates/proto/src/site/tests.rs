@@ -62,7 +62,7 @@ proptest! {
         other in any::<u8>(),
     ) {
         // A message with a byte changed, as well as noise.
-        let work = Work::Fetch { part: part("a", "b"), from: Origin::Outside("/x".into()), proof: None, sealed: false };
+        let work = Work::Fetch { part: part("a", "b"), from: Origin::Outside("/x".into()), proof: None, sealed: false, store: String::new() };
         let order = Order::Do { user: 1, group: 2, work: Box::new(work) };
         let mut near = encode(&Command { number: 1, order }).unwrap().split_off(4);
         let at = cut % near.len();

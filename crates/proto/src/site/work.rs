@@ -114,6 +114,9 @@ pub enum Work {
         /// It lies sealed in stores, its key beside it.
         #[serde(default)]
         sealed: bool,
+        /// Into this store. Without a name: where the part is already, else the node's first one.
+        #[serde(default)]
+        store: String,
     },
     /// Make the folder that a job writes: empty, or a private copy of these parts merged.
     Prepare {
@@ -126,6 +129,9 @@ pub enum Work {
         /// It is made in the job's memory, which holds so many bytes at most. Else in the store; sealed parts are refused then.
         #[serde(default)]
         memory: Option<u64>,
+        /// In this store; without a name, the node's first one.
+        #[serde(default)]
+        store: String,
     },
     /// Make the folder that a job reads: these parts of this node merged, without copying.
     View {
@@ -138,6 +144,38 @@ pub enum Work {
         /// It is a copy in the job's memory, which holds so many bytes at most, of what is sealed in the store.
         #[serde(default)]
         memory: Option<u64>,
+        /// Of what lies in this store, and in it; without a name, the node's first one.
+        #[serde(default)]
+        store: String,
+    },
+    /// Make a partition for a job, empty, of so many bytes, written by units of so many bytes, or mapped with 0.
+    Lend {
+        /// The job.
+        job: Job,
+        /// What it is called.
+        partition: String,
+        /// Bytes.
+        size: u64,
+        /// Bytes of a unit.
+        unit: u32,
+        /// In this store; without a name, the node's first one.
+        #[serde(default)]
+        store: String,
+    },
+    /// Lend the pieces here of the job's partitions that are spread over its nodes: to its tasks, by a socket in the first one's folder, and to
+    /// the user's workers on its other nodes. Until what the job has is removed.
+    Share {
+        /// The job.
+        job: Job,
+        /// What each of them is called, and the store that it lies in; without a name, the node's first one.
+        partitions: Vec<(String, String)>,
+    },
+    /// A job whose pieces are lent here has the others there: those are opened for its tasks.
+    Join {
+        /// The job.
+        job: Job,
+        /// All its nodes of which that is known.
+        peers: Vec<Peer>,
     },
     /// Make a part of what a job has written. The folder is gone then.
     Publish {
@@ -150,6 +188,23 @@ pub enum Work {
         /// It lies in the job's memory, and is sealed in the store.
         #[serde(default)]
         sealed: bool,
+        /// In this store, where the folder was made; without a name, the node's first one.
+        #[serde(default)]
+        store: String,
+    },
+    /// Bring a part from one store of the node to another. It is there when all of it was read back; only then it goes from
+    /// where it was, unless it is to stay. Of a part that is there already, only the rest is done.
+    Move {
+        /// The part.
+        part: Part,
+        /// Where it lies.
+        from: String,
+        /// Where it is to lie.
+        to: String,
+        /// What it must be.
+        proof: Proof,
+        /// It lies in both then.
+        keep: bool,
     },
     /// Write parts, of this node and of others, merged to a place outside, and read them back.
     Send {
@@ -157,9 +212,14 @@ pub enum Work {
         parts: Vec<(Part, Option<Peer>, Proof)>,
         /// The folder or file that they become. What is there is replaced when all has come.
         dest: PathBuf,
+        /// In an object store: what objects carry that this may replace. An older controller says none, and sends nothing there.
+        #[serde(default)]
+        owner: String,
     },
     /// Read a part again, and compare it with its manifest.
     Check(Part),
+    /// The same of what lies in this store.
+    CheckIn(Part, String),
     /// Remove these; what is not there is removed.
     Remove(Vec<Held>),
     /// Wrap the keys of these with the newest secret. tarnd's own: no controller orders it.
@@ -173,8 +233,28 @@ pub enum Work {
 pub enum Held {
     /// A part, whole.
     Part(Part),
-    /// What a job has there: the folders that it writes, and its views.
+    /// What a job has there: the folders that it writes, its views and its partitions.
     Job(Job),
+    /// A part, as it lies in one of several stores.
+    Copy(Part, String),
+}
+
+impl Held {
+    /// A part in a store: one without a name is a node's only one.
+    pub fn part_in(part: &Part, store: &str) -> Self {
+        match store {
+            "" => Self::Part(part.clone()),
+            store => Self::Copy(part.clone(), store.to_owned()),
+        }
+    }
+
+    /// The part, if it is one.
+    pub fn part(&self) -> Option<&Part> {
+        match self {
+            Self::Part(part) | Self::Copy(part, _) => Some(part),
+            Self::Job(_) => None,
+        }
+    }
 }
 
 /// What a worker holds of something.
@@ -189,6 +269,9 @@ pub struct Holding {
     /// Its key could not be wrapped with the newest secret.
     #[serde(default)]
     pub is_behind: bool,
+    /// The store that it lies in, if the node's stores have names. What lies in several is told of for each.
+    #[serde(default)]
+    pub store: String,
 }
 
 /// What came of it.
@@ -196,7 +279,7 @@ pub struct Holding {
 pub enum Worked {
     /// It is done.
     Done,
-    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Send`]: what it holds, and how many bytes came from elsewhere for it.
+    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Move`], [`Work::Send`]: what it holds, and how many bytes came from elsewhere for it.
     Proven {
         /// What it holds; of what was sent, the sum.
         proof: Proof,
@@ -205,6 +288,11 @@ pub enum Worked {
     },
     /// Of [`Work::Inventory`].
     Inventory(Vec<Holding>),
+    /// Of [`Work::Share`]: the port of the worker, which stays as long as pieces are lent.
+    Serving {
+        /// The port.
+        port: u16,
+    },
     /// It failed, and nothing of it is to be seen.
     Failed(Refusal),
 }

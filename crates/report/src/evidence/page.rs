@@ -59,10 +59,11 @@ fn header(page: &mut String, results: &Results) {
         page,
         "<header>{SCENE}<div class=\"wrap\"><p class=\"brand\"><svg viewBox=\"0 0 24 24\" aria-hidden=\"true\">\
          <path d=\"M2 15 9 5l4 6 3-3 6 7z\"/><path d=\"M4 18h16M7 21h10\"/></svg>tarn reproduce</p>\n\
-         <h1>The papers’ experiments on this machine</h1>\n<p class=\"sub\">{} · tarn {} · {}</p></div></header>",
+         <h1>The papers’ experiments on this machine</h1>\n<p class=\"sub\">{} · tarn {} · {}</p>\n<p class=\"sub\">{}</p></div></header>",
         date(results.date),
         escape(&results.tarn),
-        machine.join(" · ")
+        machine.join(" · "),
+        escape(&results.took())
     );
 }
 
@@ -73,6 +74,13 @@ fn pill(verdict: Verdict) -> String {
         Verdict::Unclear => "warn",
     };
     format!("<span class=\"pill {class}\">{}</span>", verdict.words())
+}
+
+/// How figures came about, beside them; nothing if they were simply measured.
+fn mark(how: Option<String>) -> String {
+    how.map_or_else(String::new, |how| {
+        format!(" <span class=\"how\">{}</span>", escape(&how))
+    })
 }
 
 /// Every claim of every experiment, and what was not run.
@@ -111,11 +119,12 @@ fn verdicts(page: &mut String, results: &Results) {
         for c in &e.claims {
             let _ = writeln!(
                 page,
-                "<tr><td>{}</td><td>{}</td><td class=\"paper\">{}</td><td>{}</td><td>{link}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td class=\"paper\">{}</td><td>{}{}</td><td>{link}</td></tr>",
                 pill(c.verdict),
                 escape(&c.claim),
                 escape(&c.paper),
                 escape(&c.here),
+                mark(e.how(c.how.as_ref())),
             );
         }
     }
@@ -138,7 +147,8 @@ fn experiment(page: &mut String, e: &Experiment) {
     for emulated in &e.emulated {
         let _ = writeln!(
             page,
-            "<p class=\"emulated\"><b>Emulated</b> {}</p>",
+            "<p class=\"emulated\">{} {}</p>",
+            mark(e.how(None)),
             escape(emulated)
         );
     }
@@ -150,25 +160,20 @@ fn experiment(page: &mut String, e: &Experiment) {
             });
             let _ = writeln!(
                 page,
-                "<figure>{drawn}<figcaption>{}</figcaption></figure>",
-                escape(&plot.title)
+                "<figure>{drawn}<figcaption>{}{}</figcaption></figure>",
+                escape(&plot.title),
+                mark(e.how(plot.how.as_ref()))
             );
         }
         page.push_str("</div>\n");
     }
     for t in &e.tables {
-        table(page, t);
+        table(page, t, e.how(t.how.as_ref()));
     }
-    let rounds = match e.rounds {
-        0 => String::new(),
-        n => format!(
-            "Medians of {}, the least and the greatest beside them. ",
-            counted(n.into(), "repetition")
-        ),
-    };
+    let repeated = e.repeated().map(|r| r + "; ").unwrap_or_default();
     let _ = writeln!(
         page,
-        "<p class=\"fine\">{rounds}Took {} s.</p>",
+        "<p class=\"fine\">{repeated}took {} s</p>",
         short(e.seconds.round())
     );
     if !e.differs.is_empty() {
@@ -181,11 +186,12 @@ fn experiment(page: &mut String, e: &Experiment) {
     page.push_str("</section>\n");
 }
 
-fn table(page: &mut String, table: &Table) {
+fn table(page: &mut String, table: &Table, how: Option<String>) {
     let _ = write!(
         page,
-        "<h3>{}</h3><div class=\"scroll\"><table><thead><tr>",
-        escape(&table.title)
+        "<h3>{}{}</h3><div class=\"scroll\"><table><thead><tr>",
+        escape(&table.title),
+        mark(how)
     );
     let mut classes = Vec::new();
     for (index, column) in table.columns.iter().enumerate() {

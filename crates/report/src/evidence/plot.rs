@@ -17,6 +17,8 @@ const LETTER: usize = 7;
 const FONT: &str = "sans-serif";
 /// A series of more points is a line without marks.
 const MARKED: usize = 24;
+/// Pixels of a line of a name below bars.
+const LINE: usize = 15;
 const GRID: RGBColor = RGBColor(223, 231, 234);
 /// tarn's figures, series after series.
 const HERE: [RGBColor; 6] = [
@@ -28,10 +30,11 @@ const HERE: [RGBColor; 6] = [
     RGBColor(95, 148, 64),
 ];
 /// The plain tool's.
-const PEER: [RGBColor; 3] = [
+const PEER: [RGBColor; 4] = [
     RGBColor(91, 109, 120),
     RGBColor(141, 154, 162),
     RGBColor(60, 75, 84),
+    RGBColor(184, 194, 200),
 ];
 /// The paper's.
 const PAPER: [RGBColor; 3] = [
@@ -245,14 +248,32 @@ fn bars(plot: &Plot, area: &Area<'_>) -> Drawn {
     }
 }
 
-fn groups<Y>(plot: &Plot, area: &Area<'_>, names: &[&str], ground: f64, y: Y) -> Drawn
+/// The lines of a name that has room for so many letters: broken between words, which stay whole.
+fn lines_of(name: &str, letters: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in name.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= letters => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn groups<Y>(plot: &Plot, area: &Area<'_>, groups: &[&str], ground: f64, y: Y) -> Drawn
 where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
+    let room = (SIZE.0 as usize - MARGIN - 24) / groups.len().max(1);
+    let names: Vec<_> = groups.iter().map(|n| lines_of(n, room / LETTER)).collect();
+    let most = names.iter().map(Vec::len).max().unwrap_or(1).max(1);
     let mut chart = ChartBuilder::on(area)
         .margin(12)
-        .x_label_area_size(44)
+        .x_label_area_size(44 + ((most - 1) * LINE) as u32)
         .y_label_area_size(70)
         .build_cartesian_2d(0.0..names.len() as f64, y)?;
     chart
@@ -273,7 +294,7 @@ where
         let colour = colour(plot, index);
         let left = |p: &Point| {
             let At::Name(name) = &p.at else { return None };
-            let group = names.iter().position(|n| n == name)?;
+            let group = groups.iter().position(|n| n == name)?;
             Some(group as f64 + 0.1 + width * index as f64)
         };
         let boxes = series.points.iter().filter_map(|p| {
@@ -294,10 +315,12 @@ where
     let style = (FONT, 13)
         .into_text_style(area)
         .pos(Pos::new(HPos::Center, VPos::Top));
-    chart.draw_series(names.iter().enumerate().map(|(group, name)| {
-        EmptyElement::at((group as f64 + 0.5, ground))
-            + Text::new((*name).to_owned(), (0, 6), style.clone())
-    }))?;
+    for (group, lines) in names.iter().enumerate() {
+        chart.draw_series(lines.iter().enumerate().map(|(line, text)| {
+            EmptyElement::at((group as f64 + 0.5, ground))
+                + Text::new(text.clone(), (0, 6 + (line * LINE) as i32), style.clone())
+        }))?;
+    }
     Ok(())
 }
 
@@ -322,11 +345,6 @@ fn gantt(plot: &Plot, area: &Area<'_>) -> Drawn {
         .x_label_formatter(&|v| short(*v))
         .y_label_formatter(&|v| short(*v))
         .draw()?;
-    let label = (FONT, 12)
-        .into_text_style(area)
-        .color(&WHITE)
-        .pos(Pos::new(HPos::Center, VPos::Center))
-        .transform(FontTransform::None);
     for (index, series) in plot.series.iter().enumerate() {
         let colour = colour(plot, index);
         let boxes = series.points.iter().filter_map(|p| match *p.numbers {
@@ -340,13 +358,38 @@ fn gantt(plot: &Plot, area: &Area<'_>) -> Drawn {
             _ => None,
         });
         chart.draw_series(boxes)?;
+    }
+    // Over all boxes, as a name may be wider than its own: it stands beside that then.
+    let label = (FONT, 12)
+        .into_text_style(area)
+        .transform(FontTransform::None);
+    for (index, series) in plot.series.iter().enumerate() {
         let nodes = span(series.points.iter().filter_map(place));
         if let Some([from, to]) = series.points.first().map(|p| p.numbers.as_slice()) {
-            let middle = ((from + to) / 2.0, (nodes.0 + nodes.1 + 1.0) / 2.0);
-            chart.draw_series([Text::new(series.name.clone(), middle, label.clone())])?;
+            let height = (nodes.0 + nodes.1 + 1.0) / 2.0;
+            let (left, right) = (
+                chart.backend_coord(&(*from, height)).0,
+                chart.backend_coord(&(*to, height)).0,
+            );
+            let fits = (right - left) as usize > series.name.chars().count() * LETTER;
+            let (x, side, ink) = match fits {
+                true => ((from + to) / 2.0, HPos::Center, ink_on(colour(plot, index))),
+                false => (*to, HPos::Left, BLACK),
+            };
+            let style = label.color(&ink).pos(Pos::new(side, VPos::Center));
+            chart.draw_series([Text::new(series.name.clone(), (x, height), style)])?;
         }
     }
     Ok(())
+}
+
+/// White, or black where a colour is too light for it.
+fn ink_on(colour: RGBColor) -> RGBColor {
+    let weighed = 299 * u32::from(colour.0) + 587 * u32::from(colour.1) + 114 * u32::from(colour.2);
+    match weighed > 110_000 {
+        true => BLACK,
+        false => WHITE,
+    }
 }
 
 /// A number with as many digits as an axis needs.

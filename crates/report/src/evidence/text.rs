@@ -4,12 +4,13 @@ use super::plot::short;
 use super::{Cell, Experiment, Results, Table};
 use std::fmt::Write;
 
-/// All results: each experiment's tables and claims.
+/// All results: each experiment's tables and claims, what differs from the paper, and how long all took.
 pub fn text(results: &Results) -> String {
     let mut out = String::new();
     for experiment in &results.experiments {
         one(&mut out, experiment);
     }
+    let _ = writeln!(out, "{}", results.took());
     out
 }
 
@@ -19,21 +20,32 @@ fn one(out: &mut String, e: &Experiment) {
         let _ = writeln!(out, "  not run: {why}\n");
         return;
     }
+    let how = e.how(None).unwrap_or_default();
     for emulated in &e.emulated {
-        let _ = writeln!(out, "  emulated: {emulated}");
+        let _ = writeln!(out, "  {how}: {emulated}");
     }
     for t in &e.tables {
+        let how = e.how(t.how.as_ref()).map(|how| format!(" ({how})"));
+        let _ = writeln!(out, "  {}{}", t.title, how.unwrap_or_default());
         table(out, t);
     }
     for claim in &e.claims {
         let verdict = claim.verdict.words();
+        let how = e.how(claim.how.as_ref()).map(|how| format!(", {how}"));
         let _ = writeln!(
             out,
-            "  {verdict}: {} (paper: {}; here: {})",
-            claim.claim, claim.paper, claim.here
+            "  {verdict}: {} (paper: {}; here{}: {})",
+            claim.claim,
+            claim.paper,
+            how.unwrap_or_default(),
+            claim.here
         );
     }
-    out.push('\n');
+    for what in &e.differs {
+        let _ = writeln!(out, "  differs from the paper: {what}");
+    }
+    let repeated = e.repeated().map(|r| r + "; ").unwrap_or_default();
+    let _ = writeln!(out, "  {repeated}took {} s\n", short(e.seconds.round()));
 }
 
 fn table(out: &mut String, table: &Table) {
@@ -48,7 +60,6 @@ fn table(out: &mut String, table: &Table) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let _ = writeln!(out, "  {}", table.title);
     for row in std::iter::once(&table.columns).chain(&rows) {
         out.push_str("   ");
         for (column, (width, cell)) in widths.iter().zip(row).enumerate() {

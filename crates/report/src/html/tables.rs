@@ -18,6 +18,20 @@ const MAX_NOTES: usize = 500;
 /// Rows of the table of steps: beyond, those that took longest. A foreach step is one row.
 const MAX_STEP_ROWS: usize = 1000;
 
+/// What has become of images of steps' processes.
+pub(super) fn images(page: &mut String, summary: &Summary) {
+    let with = || summary.steps.iter().filter(|s| s.images.any());
+    if with().count() == 0 {
+        return;
+    }
+    let _ = writeln!(page, "<section id=\"images\"><h2>Images of processes</h2>");
+    for step in with().take(MAX_STEP_ROWS) {
+        let (name, said) = (escape(&step.name), escape(&step.images.to_string()));
+        let _ = writeln!(page, "<p>{name}: {said}</p>");
+    }
+    let _ = writeln!(page, "</section>");
+}
+
 pub(super) fn failures(page: &mut String, trace: &Trace, names: &Names<'_>, title: &str) {
     let mut all: Vec<(Time, String, &str, &str)> = Vec::new();
     for ((id, _), a) in trace.attempts() {

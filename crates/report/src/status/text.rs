@@ -146,6 +146,16 @@ impl Status {
             Some(vec![r.name.clone(), how.clone()])
         });
         table(text, lines, &["again", "how"], again);
+        let lent = self.running.iter().flat_map(|r| {
+            let all = r.partitions.iter();
+            all.map(|lent| vec![r.name.clone(), lent.clone()])
+        });
+        table(text, lines, &["with", "partition"], lent);
+        let images = self.running.iter().filter_map(|r| {
+            let images = r.images.as_ref()?;
+            Some(vec![r.name.clone(), images.clone()])
+        });
+        table(text, lines, &["images of", "so far"], images);
         let row = |t: &Moving| {
             let known = |n: Option<String>| n.unwrap_or_default();
             vec![

@@ -171,6 +171,13 @@ impl<'a> Teller<'a> {
             | Do::Reuse { instance, .. } => {
                 t.instances.push(*instance);
             }
+            Do::CopyImage {
+                instance, from, to, ..
+            } => {
+                t.instances.push(*instance);
+                t.spots.extend([from, to]);
+            }
+            Do::Discard { at, .. } => t.spots.extend(at),
             Do::Evict { part, at, .. } => {
                 t.data.push(part.data);
                 if let Place::Node(spot) = at {
@@ -214,14 +221,33 @@ impl<'a> Teller<'a> {
             }
             Do::Run(run) => {
                 let (name, nodes) = (names.instance(run.instance), names.nodes(&run.nodes));
-                format!("start {name}, attempt {}, on {nodes}", run.attempt)
+                let lent = match &names.lent(&run.partitions)[..] {
+                    [] => String::new(),
+                    all => format!(", with {}", all.join("; ")),
+                };
+                format!("start {name}, attempt {}, on {nodes}{lent}", run.attempt)
             }
             Do::Stop { instance, attempt } => {
                 format!("stop {}, attempt {attempt}", names.instance(*instance))
             }
+            Do::CopyImage {
+                instance,
+                image,
+                to,
+                ..
+            } => format!(
+                "copy image {image} of {} to {}",
+                names.instance(*instance),
+                names.nodes(&[*to])
+            ),
             Do::Forget { instance, .. } => {
                 format!("remove the checkpoints of {}", names.instance(*instance))
             }
+            Do::Discard { partition, at, .. } => format!(
+                "remove partition {} from {}",
+                names.partition(*partition),
+                names.nodes(at)
+            ),
             Do::Reuse { instance, .. } => format!("reuse {}", names.instance(*instance)),
             Do::Evict { part, at, .. } => format!(
                 "evict {} (part {}.{}) from {}",

@@ -144,6 +144,7 @@ impl Touched {
             | Reason::FirstFree { node }
             | Reason::FirstInQueue { node }
             | Reason::Backfill { node }
+            | Reason::PartitionThere { node, .. }
             | Reason::SameNodes { node } => self.nodes.push(*node),
             Reason::WaitForTurn { first } => self.instances.push(*first),
             Reason::WaitForCores { node, .. } | Reason::WaitForData { node, .. } => {

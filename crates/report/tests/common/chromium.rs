@@ -29,6 +29,11 @@ pub(crate) fn browser() -> Option<&'static str> {
 /// The document after its scripts have run to their end, without a value that is no number. The browser keeps
 /// its files beside the page.
 pub(crate) fn opened(browser: &str, page: &Path) -> String {
+    opened_with(browser, page, &[])
+}
+
+/// The same with options of the browser's.
+pub(crate) fn opened_with(browser: &str, page: &Path, options: &[&str]) -> String {
     let folder = page.parent().expect("a folder");
     let output = Command::new("timeout")
         .args(["-k", "5", PATIENCE, browser, "--headless", "--no-sandbox"])
@@ -37,6 +42,7 @@ pub(crate) fn opened(browser: &str, page: &Path) -> String {
         .arg("--disable-component-update")
         .arg(format!("--user-data-dir={}/profile", folder.display()))
         .args(["--window-size=1300,1800", "--dump-dom"])
+        .args(options)
         .arg(format!("file://{}", page.display()))
         .env("HOME", folder)
         .stdin(Stdio::null())

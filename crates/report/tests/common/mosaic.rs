@@ -227,6 +227,7 @@ impl Mosaic {
             identity: Hash::of(format!("{id}").as_bytes()),
             store: format!("{id}.{attempt}"),
             reserve: 64 * MIB,
+            partitions: Vec::new(),
         };
         let why = if attempt > 1 {
             Reason::Retry { attempt, of: 3 }

@@ -47,6 +47,7 @@ pub(crate) fn cluster(nodes: u32, cores: u32) -> Cluster {
         capacity,
         read: 4_000_000_000,
         write: 3_000_000_000,
+        lender: None,
     };
     let node = |n: u32| Node {
         name: format!("n{n}"),
@@ -153,6 +154,7 @@ pub(crate) fn workflow(first: &str) -> Workflow {
         name: "mosaic".into(),
         external: None,
         erase: false,
+        partitions: Vec::new(),
         folder: "/home/ada/mosaic".into(),
         data: vec![
             dataset("raw", Some("/lustre/sky/raw"), None, Partition::Entries),

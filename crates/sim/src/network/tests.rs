@@ -37,6 +37,7 @@ fn cluster(rates: [u64; 6], streams: u32) -> Cluster {
             capacity: 1 << 40,
             read: rates[0],
             write: rates[1],
+            lender: None,
         }],
     };
     Cluster {

@@ -1,11 +1,12 @@
 //! What is known of a run from its log.
 
+use super::partitions::Kept;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Outcome, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{PriorInstance, Start};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_base::workflow::Workflow;
 
@@ -55,6 +56,8 @@ pub(super) struct Account {
     pub(super) ever: BTreeSet<InstanceId>,
     pub(super) placed: BTreeMap<InstanceId, Placed>,
     pub(super) running: BTreeMap<InstanceId, Run>,
+    /// Partitions that are kept for the workflow.
+    pub(super) kept: BTreeMap<PartitionId, Kept>,
     /// Attempts begun.
     pub(super) attempts: BTreeMap<InstanceId, u32>,
     pub(super) transfers: BTreeMap<TransferId, Transfer>,
@@ -88,6 +91,7 @@ impl Account {
             ever: BTreeSet::new(),
             placed: BTreeMap::new(),
             running: BTreeMap::new(),
+            kept: BTreeMap::new(),
             attempts: BTreeMap::new(),
             transfers: BTreeMap::new(),
             next_transfer: 0,
@@ -152,6 +156,7 @@ impl Account {
         copies.map(|c| c.stored).sum::<u64>()
             + strays.map(|(_, (_, stored))| stored).sum::<u64>()
             + placed.map(|p| p.reserve).sum::<u64>()
+            + self.partitions_on(spot)
     }
 
     /// The parts that an instance has made.

@@ -35,6 +35,7 @@ impl Account {
             Do::Unassign { instance } => {
                 let placed = self.placed.remove(instance).is_some();
                 let kept = placed && !self.running.contains_key(instance);
+                self.drop_unused();
                 rule("what is taken back has a place", kept, || {
                     instance.to_string()
                 })
@@ -45,12 +46,28 @@ impl Account {
                 let kept = run.is_some_and(|r| r.attempt == *attempt);
                 rule("what is stopped runs", kept, || instance.to_string())
             }
+            Do::CopyImage {
+                instance,
+                attempt,
+                from,
+                to,
+                ..
+            } => {
+                let run = self.running.get(instance);
+                let kept = run.is_some_and(|r| r.attempt == *attempt) && from.node != to.node;
+                rule(
+                    "what is copied to another node is of a step that runs",
+                    kept,
+                    || instance.to_string(),
+                )
+            }
             Do::Forget { instance, .. } => {
                 let waits = self.placed.contains_key(instance);
                 rule("whose checkpoints go has no place", !waits, || {
                     instance.to_string()
                 })
             }
+            Do::Discard { partition, key, .. } => self.discard(*partition, key),
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior),
             Do::Evict { part, key, at } => self.evict(*part, key, at),
             Do::Note { about } => self.note(*about, &action.why),
@@ -123,7 +140,7 @@ impl Account {
     }
 
     /// Whoever takes more of a tier takes what is free.
-    fn within_capacity(&self, spot: Spot, more: u64) -> Result<(), Broken> {
+    pub(super) fn within_capacity(&self, spot: Spot, more: u64) -> Result<(), Broken> {
         let (promised, capacity) = (self.promised(spot), self.capacity[&spot]);
         rule(
             "capacity is never exceeded",
@@ -170,6 +187,7 @@ impl Account {
             reserve,
         };
         self.placed.insert(id, placed);
+        self.place_partitions(id, spots)?;
         spots
             .iter()
             .try_for_each(|s| self.within_capacity(*s, reserve))
@@ -194,6 +212,7 @@ impl Account {
             format!("{lost:?}")
         })?;
         self.sees_its_data(run)?;
+        self.has_its_partitions(run)?;
         self.running.insert(id, run.clone());
         self.within_machines()
     }
@@ -287,7 +306,12 @@ impl Account {
         self.done.insert(id);
         self.ever.insert(id);
         self.compare_with_dests(id);
-        Ok(())
+        let again = self.uses_kept(id);
+        rule(
+            "what used a partition that is kept is not reused",
+            !again,
+            || id.to_string(),
+        )
     }
 
     fn evict(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> Result<(), Broken> {

@@ -10,7 +10,7 @@ use tarn_base::part::{PartInfo, PartRef, Place};
 impl Account {
     pub(super) fn happened(&mut self, event: &Event) -> Result<(), Broken> {
         match event {
-            Event::Started(_) | Event::Timer => Ok(()),
+            Event::Started(_) | Event::Image { .. } | Event::Timer => Ok(()),
             Event::SourceListed { data, parts } => {
                 self.source_listed(*data, parts);
                 Ok(())
@@ -139,6 +139,7 @@ impl Account {
             format!("{id}, attempt {attempt}")
         })?;
         self.placed.remove(&id);
+        self.drop_unused();
         if let Ended::Committed { outputs, .. } = ended {
             let before: Vec<PartRef> = self.made_by(id).collect();
             for part in &before {
@@ -239,6 +240,7 @@ impl Account {
         self.transfers.clear();
         self.running.clear();
         self.placed.clear();
+        self.drop_unused();
         self.strays.clear();
         self.lost.clear();
         self.failed_lists.clear();

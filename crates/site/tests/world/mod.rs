@@ -34,8 +34,18 @@ pub(crate) type Works = fn(&Work) -> bool;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     pub(crate) parts: BTreeMap<Part, Proof>,
+    /// Of a world whose stores have names: where each lies.
+    pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
+    /// Stores that are not mounted.
+    pub(crate) away: BTreeSet<String>,
+    /// Where each job writes.
+    pub(crate) written: BTreeMap<(Job, String), String>,
     pub(crate) jobs: BTreeSet<(Uid, Job)>,
     pub(crate) admitted: BTreeMap<Job, Vec<Mount>>,
+    /// The jobs that it lends pieces of partitions to, with where the others lend theirs.
+    pub(crate) shared: BTreeMap<Job, Vec<Peer>>,
+    /// Of its worker.
+    pub(crate) port: u16,
     pub(crate) is_up: bool,
 }
 
@@ -60,9 +70,15 @@ pub(crate) struct World {
     /// Bytes of memory that a job was given on a node last.
     pub(crate) memory: BTreeMap<(String, Job), u64>,
     pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
+    /// Whose they are there, in an object store.
+    pub(crate) owners: BTreeMap<PathBuf, String>,
     /// Bytes of each source and of each output.
     pub(crate) size: u64,
     pub(crate) capacity: u64,
+    /// The stores of each node, fast to slow, and whether they outlive a loss of power; none: one without a name.
+    pub(crate) levels: Vec<(&'static str, u64, bool)>,
+    /// Moves that were done: node, dataset, from, to.
+    pub(crate) moves: Vec<(String, String, String, String)>,
     /// What the worker says to the next work of a kind, in place of doing it.
     pub(crate) refuses: Option<(Works, Code)>,
 }
@@ -136,6 +152,7 @@ pub(crate) fn script(
             name: workflow.into(),
             external: Some("/lustre/rescue".into()),
             erase: false,
+            partitions: Vec::new(),
             folder: "/home/alice".into(),
             data: data.into_iter().map(|(_, _, d)| d).collect(),
             steps: vec![step],
@@ -163,8 +180,11 @@ impl World {
             changes: BTreeMap::new(),
             memory: BTreeMap::new(),
             sent: BTreeMap::new(),
+            owners: BTreeMap::new(),
             size: 1 << 20,
             capacity: 1 << 30,
+            levels: Vec::new(),
+            moves: Vec::new(),
             refuses: None,
         };
         world.event(Event::Began { epoch: 1 });
@@ -213,17 +233,23 @@ impl World {
             // Whichever member's worker has looked.
             Owner::Project(_) => BOB,
         };
-        let parts = store.parts.iter().map(|(part, proof)| {
-            let holding = Holding {
+        let lone = BTreeSet::from([String::new()]);
+        let parts = store.parts.iter().flat_map(|(part, proof)| {
+            let places = store.places.get(part).unwrap_or(&lone).iter();
+            let places = places.filter(|place| !store.away.contains(*place));
+            let holding = |place: &String| Holding {
+                store: place.clone(),
                 is_behind: false,
                 held: Held::Part(part.clone()),
                 proof: Some(proof.clone()),
                 stored: proof.bytes,
             };
-            (user(part), holding)
+            let told = places.map(|place| (user(part), holding(place)));
+            told.collect::<Vec<_>>()
         });
         let jobs = store.jobs.iter().map(|(user, job)| {
             let holding = Holding {
+                store: String::new(),
                 is_behind: false,
                 held: Held::Job(*job),
                 proof: None,
@@ -233,14 +259,24 @@ impl World {
         });
         let holds = parts.chain(jobs).collect();
         let jobs = store.admitted.keys().copied().collect();
+        let capacity = |bytes, persistent| Capacity {
+            root: "/scm/tarn".into(),
+            bytes,
+            free: bytes,
+            persistent,
+        };
+        let stores = self
+            .levels
+            .iter()
+            .map(|(name, bytes, persistent)| tarn_proto::site::Store {
+                name: (*name).into(),
+                capacity: capacity(*bytes, *persistent),
+                is_away: store.away.contains(*name),
+            });
         let event = Event::Opened {
             node: name.into(),
-            capacity: Capacity {
-                root: "/scm/tarn".into(),
-                bytes: self.capacity,
-                free: self.capacity,
-                persistent: true,
-            },
+            stores: stores.collect(),
+            capacity: capacity(self.capacity, true),
             holds,
             jobs,
         };
@@ -361,8 +397,10 @@ impl World {
                 from,
                 proof,
                 sealed,
+                store: place,
             } => {
                 let there = self.nodes[node].parts.get(&part);
+                let there = there.filter(|_| self.lies(node, &part, &place));
                 if let Some(there) = there.filter(|p| proof.as_ref() == Some(p)) {
                     if let Origin::Outside(path) = &from
                         && there.origin != Some(self.origin_of(path))
@@ -390,22 +428,39 @@ impl World {
                 if proof.is_some_and(|p| p != there) {
                     return Worked::Failed(Refusal::new(Code::Corrupt, "not what it must be"));
                 }
-                let store = self.nodes.get_mut(node).unwrap();
-                store.parts.insert(part, there.clone());
+                self.put(node, part, &place, there.clone());
                 Worked::Proven {
                     moved: there.bytes,
                     proof: there,
                 }
             }
             Work::Prepare {
-                job, parts, memory, ..
+                job,
+                ref dataset,
+                ref parts,
+                memory,
+                ref store,
             }
             | Work::View {
-                job, parts, memory, ..
+                job,
+                ref dataset,
+                ref parts,
+                memory,
+                ref store,
             } => {
+                let place = store.clone();
+                let is_view = matches!(work, Work::View { .. });
+                if is_view && memory.is_none() {
+                    for part in parts {
+                        assert!(self.lies(node, part, &place), "{part} not in {place}");
+                    }
+                } else if !is_view {
+                    let written = &mut self.nodes.get_mut(node).unwrap().written;
+                    written.insert((job, dataset.clone()), place);
+                }
                 let store = self.nodes.get_mut(node).unwrap();
                 for part in parts {
-                    let there = store.parts.get(&part);
+                    let there = store.parts.get(part);
                     let there = there.unwrap_or_else(|| panic!("{part} is not on {node}"));
                     assert!(!there.sealed || memory.is_some(), "{part} into the clear");
                 }
@@ -415,22 +470,69 @@ impl World {
                 store.jobs.insert((user, job));
                 Worked::Done
             }
-            Work::Publish { part, sealed, .. } => {
+            Work::Lend { job, .. } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                store.jobs.insert((user, job));
+                Worked::Done
+            }
+            Work::Share { job, .. } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                assert!(store.jobs.contains(&(user, job)), "no piece is there");
+                store.shared.entry(job).or_default();
+                Worked::Serving { port: store.port }
+            }
+            Work::Join { job, peers } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                *store.shared.get_mut(&job).expect("nothing is lent") = peers;
+                Worked::Done
+            }
+            Work::Publish {
+                part,
+                sealed,
+                job,
+                store: place,
+                ..
+            } => {
                 let proof = Proof {
                     sealed,
                     ..proof_of(&part, size)
                 };
-                let store = self.nodes.get_mut(node).unwrap();
-                store.parts.insert(part, proof.clone());
+                let written = &self.nodes[node].written;
+                assert_eq!(written[&(job, part.dataset.clone())], place);
+                self.put(node, part, &place, proof.clone());
                 Worked::Proven { proof, moved: 0 }
             }
-            Work::Send { parts, dest } => {
+            Work::Move {
+                part,
+                from,
+                to,
+                proof,
+                keep,
+            } => {
+                let is_from = self.lies(node, &part, &from);
+                if !is_from && !self.lies(node, &part, &to) {
+                    return Worked::Failed(Refusal::new(Code::NotFound, "it is not there"));
+                }
+                self.put(node, part.clone(), &to, proof.clone());
+                if is_from && !keep {
+                    self.drop_from(node, &part, &from);
+                }
+                let at = node.to_owned();
+                self.moves.push((at, part.dataset, from, to));
+                Worked::Proven { proof, moved: 0 }
+            }
+            Work::CheckIn(part, place) => match self.lies(node, &part, &place) {
+                true => Worked::Done,
+                false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
+            },
+            Work::Send { parts, dest, owner } => {
                 for (part, peer, _) in &parts {
                     let at = peer.as_ref().map_or(node, |p| &p.node);
                     assert!(self.nodes[at].parts.contains_key(part));
                 }
                 let moved = parts.iter().map(|(_, _, proof)| proof.bytes).sum();
                 let names = parts.iter().map(|(part, _, _)| part.clone());
+                self.owners.insert(dest.clone(), owner);
                 self.sent.insert(dest, names.collect());
                 let proof = proof_of(&parts[0].0, moved);
                 Worked::Proven { proof, moved }
@@ -451,8 +553,20 @@ impl World {
                             };
                             assert_eq!(user, whose, "{part}");
                             store.parts.remove(&part);
+                            store.places.remove(&part);
                         }
-                        Held::Job(job) => drop(store.jobs.remove(&(user, job))),
+                        Held::Copy(part, place) => {
+                            let places = store.places.entry(part.clone()).or_default();
+                            places.remove(&place);
+                            if places.is_empty() {
+                                store.parts.remove(&part);
+                                store.places.remove(&part);
+                            }
+                        }
+                        Held::Job(job) => {
+                            store.jobs.remove(&(user, job));
+                            store.shared.remove(&job);
+                        }
                     }
                 }
                 Worked::Done
@@ -460,6 +574,48 @@ impl World {
             Work::WrapAnew(_) => Worked::Done,
             Work::Inventory(_) => Worked::Inventory(Vec::new()),
         }
+    }
+
+    /// Whether a part lies in this store.
+    pub(crate) fn lies(&self, node: &str, part: &Part, place: &str) -> bool {
+        let store = &self.nodes[node];
+        let places = store.places.get(part);
+        let is_in = places.map_or(place.is_empty(), |all| all.contains(place));
+        store.parts.contains_key(part) && is_in
+    }
+
+    fn put(&mut self, node: &str, part: Part, place: &str, proof: Proof) {
+        let store = self.nodes.get_mut(node).unwrap();
+        assert!(!store.away.contains(place), "{place} is not mounted");
+        store.parts.insert(part.clone(), proof);
+        if !place.is_empty() {
+            store.places.entry(part).or_default().insert(place.into());
+            let full = |(name, bytes, _): &(&str, u64, bool)| self.bytes_in(node, name) > *bytes;
+            let full = self.levels.iter().find(|level| full(level));
+            assert_eq!(full, None, "more lies there than it holds");
+        }
+    }
+
+    fn drop_from(&mut self, node: &str, part: &Part, place: &str) {
+        let store = self.nodes.get_mut(node).unwrap();
+        store.places.get_mut(part).unwrap().remove(place);
+    }
+
+    /// Bytes that parts take in a store.
+    pub(crate) fn bytes_in(&self, node: &str, place: &str) -> u64 {
+        let store = &self.nodes[node];
+        let here = store
+            .parts
+            .iter()
+            .filter(|(part, _)| self.lies(node, part, place));
+        here.map(|(_, p)| p.bytes + 4096 * (p.entries + 1)).sum()
+    }
+
+    /// Where parts of a dataset lie on a node.
+    pub(crate) fn places(&self, node: &str, dataset: &str) -> Vec<String> {
+        let all = self.nodes[node].places.iter();
+        let own = all.filter(|(part, _)| part.dataset == dataset);
+        own.flat_map(|(_, places)| places).cloned().collect()
     }
 
     /// What a source is now.

@@ -171,6 +171,10 @@ class Stats:
     flush_failed: int
     last_flush_ns: int
     pinned: int
+    rma_put_bytes: int
+    tcp_put_bytes: int
+    rma_fetched_bytes: int
+    tcp_fetched_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,13 +233,15 @@ def _said(shape, *, transient=False, precopy=None, versions=1, persistence=Level
 
 class Checkpoints:
     """The checkpoints of one rank of a program. All ranks make them; what is not said is as the environment says (TARN_PHX_RUN, _TIER,
-    _MEMORY, _MEET, _KEY, _PROFILE, _EXTERNAL, _FLUSH_EVERY, _FLUSH_RATE), or as it is best.
+    _MEMORY, _MEET, _KEY, _PROFILE, _EXTERNAL, _FLUSH_EVERY, _FLUSH_RATE, _TRANSPORT), or as it is best.
 
     `staging`: bytes that may be staged (`phx.ALL`: all); `timeout`: the longest wait for other ranks, in seconds (60); `meet`: HOST:PORT of
     rank 0, where ranks are on several nodes, and `key` then a file of 64 hexadecimal digits; `helper=False`: no thread in the
     background; `processors`: those it may use; `same_node`: a buddy on the same node will do (for tests). `replicas`: copies of what is
     staged (one, where ranks are on several nodes). `copies` of all of a version on other nodes, or sets of `parity` ranks of which any
     one can be made again, for every `replicate_every`th version.
+    `transport`: how bytes go between nodes, "tcp", "libfabric:PROVIDER", or "libfabric" for the best that there is; where that cannot be
+    had they go by TCP, and the next `commit` warns.
     `external`: a folder on a store that outlives the nodes, to which every `flush_every`-th version goes, `flush_rate` bytes a second.
     `mprotect`: what is copied ahead is found by a handler of SIGSEGV, as PHX_MPROTECT in phx_init(3) says; reading a file into an array
     (`readinto`) can fail then. `encrypt`: what objects hold is encrypted wherever versions lie, with the key that `tarn key new` makes.
@@ -269,6 +275,7 @@ class Checkpoints:
         external=None,
         flush_every=None,
         flush_rate=None,
+        transport=None,
     ):
         self._session = _phx.Session(
             {
@@ -294,6 +301,7 @@ class Checkpoints:
                 "external": external,
                 "flush_every": flush_every,
                 "flush_rate": flush_rate,
+                "transport": transport,
             }
         )
 

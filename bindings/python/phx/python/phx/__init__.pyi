@@ -87,6 +87,10 @@ class Stats:
     flush_failed: int
     last_flush_ns: int
     pinned: int
+    rma_put_bytes: int
+    tcp_put_bytes: int
+    rma_fetched_bytes: int
+    tcp_fetched_bytes: int
 
 class Shape(Protocol):
     def said(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int, int, int]], int]: ...
@@ -132,6 +136,7 @@ class Checkpoints:
         external: str | PathLike[str] | None = None,
         flush_every: int | None = None,
         flush_rate: int | None = None,
+        transport: str | None = None,
     ) -> None: ...
     def __enter__(self) -> Checkpoints: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...

@@ -20,11 +20,11 @@ use tarn_phx::Level;
 use tarn_ports::{Mover, Ranks};
 
 /// MiB of a rank, at most: two nodes with their arenas and copies lie in one memory.
-const MOST: u64 = 512;
+pub(super) const MOST: u64 = 512;
 /// Where rank 0 listens: nobody else does in its namespace.
-const PORT: u16 = 7111;
+pub(super) const PORT: u16 = 7111;
 /// The rank whose node loses something: on this end of the link.
-const LOST: u32 = 1;
+pub(super) const LOST: u32 = 1;
 
 /// What a node loses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -301,7 +301,7 @@ impl Registry for Shown {
         let folder = Folder::open(&self.folder).map_err(failed)?;
         let (file, info) = folder.lend(&name, true).map_err(failed)?;
         let serving = Serving::new(file, &self.folder.join(&*name), true).map_err(failed)?;
-        let make = || serving.target().map_err(std::io::Error::other);
+        let make = |_: &TcpStream| serving.target(()).map_err(std::io::Error::other);
         Ok(Called::Storage(
             info.size.to_le_bytes().into(),
             Box::new(make),

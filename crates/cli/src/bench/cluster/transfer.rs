@@ -235,12 +235,9 @@ impl Bench {
         let dest = self.dest();
         let job = CopyJob {
             sources: vec![CopySource {
-                root: PathBuf::new(),
                 peer: Some(tree),
-                as_entry: None,
                 manifest: Some(self.manifest.clone()),
-                only: None,
-                sealed: None,
+                ..CopySource::of(PathBuf::new())
             }],
             staging: staging(&dest),
             dest,

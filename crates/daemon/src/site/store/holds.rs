@@ -14,13 +14,28 @@ impl Store {
         let mut all = Vec::new();
         let own = Owner::User(self.user);
         let projects = projects.iter();
-        for owner in std::iter::once(own).chain(projects.map(|gid| Owner::Project(*gid))) {
-            self.parts_of(owner, &mut all)?;
+        let owners = std::iter::once(own).chain(projects.map(|gid| Owner::Project(*gid)));
+        let owners: Vec<Owner> = owners.collect();
+        for place in &self.places {
+            for owner in &owners {
+                self.parts_of(*owner, place, &mut all)?;
+            }
+            self.jobs_in(place, &mut all)?;
         }
-        for name in self.names(Path::new(&format!("{own}/j")))? {
+        Ok(Worked::Inventory(all))
+    }
+
+    fn jobs_in(
+        &self,
+        (store, root): &(String, PathBuf),
+        all: &mut Vec<Holding>,
+    ) -> Result<(), Refusal> {
+        let own = Owner::User(self.user);
+        for name in self.names(root, Path::new(&format!("{own}/j")))? {
             if let Ok(job) = name.parse() {
-                let held = self.held(Path::new(&format!("{own}/j/{job}")), false)?;
+                let held = self.held(root, Path::new(&format!("{own}/j/{job}")), false)?;
                 all.push(Holding {
+                    store: store.clone(),
                     held: Held::Job(job),
                     proof: None,
                     is_behind: false,
@@ -28,16 +43,21 @@ impl Store {
                 });
             }
         }
-        Ok(Worked::Inventory(all))
+        Ok(())
     }
 
-    fn parts_of(&self, owner: Owner, all: &mut Vec<Holding>) -> Result<(), Refusal> {
+    fn parts_of(
+        &self,
+        owner: Owner,
+        (store, root): &(String, PathBuf),
+        all: &mut Vec<Holding>,
+    ) -> Result<(), Refusal> {
         let top = PathBuf::from(format!("{owner}/d"));
-        for workflow in self.names(&top)? {
-            for dataset in self.names(&top.join(&workflow))? {
+        for workflow in self.names(root, &top)? {
+            for dataset in self.names(root, &top.join(&workflow))? {
                 let folder = top.join(&workflow).join(&dataset);
-                for version in self.names(&folder)? {
-                    for part in self.names(&folder.join(&version))? {
+                for version in self.names(root, &folder)? {
+                    for part in self.names(root, &folder.join(&version))? {
                         let (Ok(version), Ok(part)) = (version.parse(), part.parse()) else {
                             continue;
                         };
@@ -53,12 +73,13 @@ impl Store {
                                 format!("more than {MAX_HOLDINGS} parts lie in {}", top.display());
                             return Err(Refusal::new(Code::Busy, text));
                         }
-                        let found = self.manifest(&part).ok();
+                        let found = self.manifest_at(root, &part).ok();
                         let is_behind = found.as_ref().is_some_and(|(held, _, proof)| {
                             self.stays_behind(held, (&part, proof))
                         });
                         let proof = found.map(|(_, _, proof)| proof);
                         all.push(Holding {
+                            store: store.clone(),
                             stored: proof.as_ref().map_or(0, |p| p.bytes),
                             held: Held::Part(part),
                             proof,
@@ -86,9 +107,9 @@ impl Store {
         })
     }
 
-    /// The names in a folder of the store that are not hidden; none if there is no such folder.
-    fn names(&self, folder: &Path) -> Result<Vec<String>, Refusal> {
-        let held = match self.held(&folder.join("."), false) {
+    /// The names in a folder of a store that are not hidden; none if there is no such folder.
+    fn names(&self, root: &Path, folder: &Path) -> Result<Vec<String>, Refusal> {
+        let held = match self.held(root, &folder.join("."), false) {
             Err(why) if why.code == Code::NotFound => return Ok(Vec::new()),
             other => other?,
         };
@@ -108,34 +129,40 @@ impl Store {
 
     /// Removes what earlier workers have half done.
     pub(super) fn sweep(&self) {
+        for root in self.roots() {
+            self.sweep_store(root);
+        }
+    }
+
+    fn sweep_store(&self, root: &Path) {
         let own = PathBuf::from(Owner::User(self.user).to_string());
         let mut folders = vec![own.join("j")];
         let projects = self.projects.iter();
         let projects = projects.map(|gid| PathBuf::from(Owner::Project(*gid).to_string()));
         for owner in projects.chain([own.clone()]) {
-            for workflow in self.names(&owner.join("d")).unwrap_or_default() {
+            for workflow in self.names(root, &owner.join("d")).unwrap_or_default() {
                 let workflow = owner.join("d").join(workflow);
-                for dataset in self.names(&workflow).unwrap_or_default() {
+                for dataset in self.names(root, &workflow).unwrap_or_default() {
                     let dataset = workflow.join(dataset);
-                    let versions = self.names(&dataset).unwrap_or_default();
+                    let versions = self.names(root, &dataset).unwrap_or_default();
                     folders.extend(versions.iter().map(|v| dataset.join(v)));
                 }
             }
         }
-        for job in self.names(&own.join("j")).unwrap_or_default() {
+        for job in self.names(root, &own.join("j")).unwrap_or_default() {
             for which in ["w", "v"] {
                 folders.push(own.join("j").join(&job).join(which));
             }
         }
         for folder in folders {
-            if let Err(why) = self.sweep_folder(&folder) {
+            if let Err(why) = self.sweep_folder(root, &folder) {
                 tracing::warn!("a leftover stays: {why}");
             }
         }
     }
 
-    fn sweep_folder(&self, folder: &Path) -> Result<(), Refusal> {
-        let held = match self.held(&folder.join("."), false) {
+    fn sweep_folder(&self, root: &Path, folder: &Path) -> Result<(), Refusal> {
+        let held = match self.held(root, &folder.join("."), false) {
             Err(why) if why.code == Code::NotFound => return Ok(()),
             other => other?,
         };

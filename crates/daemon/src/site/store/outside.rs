@@ -1,7 +1,7 @@
 //! Between a store and what is outside it: sources and places of the user's, and other nodes.
 
 use super::sealed::KEY;
-use super::{MAX_MANIFEST, Store, copying, hidden, tree_at};
+use super::{MAX_MANIFEST, Store, copying, hidden};
 use crate::peers::fingerprint;
 use crate::site::shelf;
 use crate::work::{Held, Spot, told};
@@ -10,20 +10,56 @@ use std::net::ToSocketAddrs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tarn_base::hash::Hash;
-use tarn_base::manifest::Manifest;
+use tarn_base::hash::{Hash, Hasher};
+use tarn_base::manifest::{EntryKind, Manifest};
+use tarn_base::object::{ObjectUrl, is_object, shown};
 use tarn_base::part::Verify;
-use tarn_fabric::{Client, MAX_ADDRESSES, Patience, Tree};
-use tarn_ports::{Control, CopyJob, CopySource, Mover, PeerTree, Piece};
+use tarn_fabric::{MAX_ADDRESSES, Patience, Tree, Way};
+use tarn_movers::Trees;
+use tarn_munge::KEY_BYTES;
+use tarn_ports::{
+    Control, CopyJob, CopyReport, CopySource, Delivery, Mover, Over, PeerTree, Piece,
+};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held as Thing, Origin, Owner, Part, Peer, Proof, Worked};
+use tarn_s3::Client;
 use tarn_seal::wrap::WRAPPED;
 
 impl Store {
-    /// Names, sizes and times of a source.
-    pub(super) fn print_of(&self, path: &Path, control: &Control) -> Result<Hash, Refusal> {
-        let list = self.mover.list(path, control).map_err(|e| told(&e, &[]))?;
-        Ok(Hash(fingerprint(&list, (0, 0))))
+    /// What moves data to and from a place outside; where that is an object store, with what the user's files say of it now.
+    pub(super) fn outside_mover(&self, path: &Path) -> Result<Trees, Refusal> {
+        let refused = |why: String| {
+            let text = format!("`{}` cannot be used: {why}", shown(path));
+            Refusal::new(Code::Denied, text)
+        };
+        let Some(at) = ObjectUrl::of(path) else {
+            return Ok(Trees::new());
+        };
+        let home = tarn_sys::users::home(self.user).ok().flatten();
+        let nobody = || refused(format!("user {} has no home on this node", self.user));
+        let client = Client::of_home(home.ok_or_else(nobody)?, self.object_endpoint.clone());
+        let known = at.and_then(|at| client.knows(&at));
+        known.map_err(refused)?;
+        Ok(Trees::new().with_store(client.shared()))
+    }
+
+    /// A source outside; its name, if it is one file; and its names, sizes and times.
+    pub(super) fn source(
+        &self,
+        path: &Path,
+        control: &Control,
+    ) -> Result<(CopySource, Option<String>, Hash), Refusal> {
+        let file = single(path)?;
+        let list = self.outside_mover(path)?.list(path, control);
+        let list = list.map_err(|e| told(&e, &[]))?;
+        let print = print_of(path, &list);
+        let source = CopySource {
+            as_entry: file.clone(),
+            // A store is asked once.
+            manifest: is_object(path).then_some(list),
+            ..CopySource::of(path.to_owned())
+        };
+        Ok((source, file, print))
     }
 
     /// Refuses a source that is not what was read of it.
@@ -33,8 +69,8 @@ impl Store {
         known: &Proof,
         control: &Control,
     ) -> Result<(), Refusal> {
-        single(path)?;
-        if known.origin == Some(self.print_of(path, control)?) {
+        let (_, _, print) = self.source(path, control)?;
+        if known.origin == Some(print) {
             return Ok(());
         }
         let text = format!("`{}` has changed since it was read", path.display());
@@ -64,38 +100,18 @@ impl Store {
         Ok(CopySource {
             peer: Some(Arc::new(client.tree(tree_of(part, "tree")))),
             manifest: Some(manifest),
-            ..tree_at(PathBuf::new())
+            ..CopySource::of(PathBuf::new())
         })
     }
 
-    fn client(&self, peer: &Peer) -> Result<Client, Refusal> {
-        let unknown = |why: String| {
-            let text = format!(
-                "node {} cannot be reached at {}:{}: {why}",
-                peer.node, peer.host, peer.port
-            );
-            Refusal::new(Code::Io, text)
-        };
-        let mut found = (peer.host.as_str(), peer.port)
-            .to_socket_addrs()
-            .map_err(|e| unknown(e.to_string()))?;
-        let address = found.next().ok_or_else(|| unknown("no address".into()))?;
-        let (run, key) = shelf::credentials(&self.key, self.user);
-        Ok(Client {
-            node: peer.node.clone(),
-            address,
-            others: found.take(MAX_ADDRESSES).collect(),
-            run,
-            key,
-            patience: Patience::default(),
-            way: self.way.clone(),
-        })
+    fn client(&self, peer: &Peer) -> Result<tarn_fabric::Client, Refusal> {
+        client(peer, (&self.key, self.user), &self.way)
     }
 
     pub(super) fn send(
         &self,
         parts: &[(Part, Option<Peer>, Proof)],
-        dest: &Path,
+        (dest, owner): (&Path, &str),
         control: &Control,
     ) -> Result<Worked, Refusal> {
         let mut sources = Vec::new();
@@ -108,7 +124,7 @@ impl Store {
                     // What is sealed is opened where it lies: it comes for so long.
                     if let Some(peer) = far {
                         let from = Origin::Peer(peer.clone());
-                        self.fetch(part, &from, (Some(proof), true), control)?;
+                        self.fetch((part, ""), &from, (Some(proof), true), control)?;
                         guests.push(Guest(self, part));
                     }
                     let (at, manifest, there) = self.manifest(part)?;
@@ -119,25 +135,10 @@ impl Store {
             };
             sources.push(source);
         }
-        let path = dest.as_os_str().as_bytes().to_vec();
-        let own = self.root.join(Owner::User(self.user).to_string());
-        let spaces = [("store".to_owned(), own)];
-        crate::work::check_outside(&path, &spaces)?;
-        let to = Held::open(&Spot::Path { space: None, path }, true)?;
-        let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
-        let may = rustix::fs::accessat(to.folder(), ".", write, plain);
-        may.map_err(|e| to.failed("write to", e))?;
-        let staging = to.path_of(&hidden(to.name(), &self.node));
-        let job = CopyJob {
-            replace: true,
-            verify: Verify::Readback,
-            ..copying(sources, to.path(), staging)
+        let report = match is_object(dest) {
+            true => self.put(sources, (dest, owner), &held, control)?,
+            false => self.write(sources, dest, &held, control)?,
         };
-        let limiter = self.outside.clone();
-        let report = self.mover.copy_limited(&job, control, limiter);
-        let mut known: Vec<&Held> = held.iter().collect();
-        known.push(&to);
-        let report = report.map_err(|e| told(&e, &known))?;
         drop(guests);
         let sum = |of: fn(&Proof) -> u64| parts.iter().map(|(_, _, p)| of(p)).sum();
         Ok(Worked::Proven {
@@ -154,6 +155,63 @@ impl Store {
         })
     }
 
+    /// Puts trees into an object store, as one. Only what the owner has put there is replaced.
+    fn put(
+        &self,
+        sources: Vec<CopySource>,
+        (dest, owner): (&Path, &str),
+        held: &[Held],
+        control: &Control,
+    ) -> Result<CopyReport, Refusal> {
+        if owner.is_empty() {
+            let text = "the controller is older than this node's tarnd and does not know object stores: update it";
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        let mover = self.outside_mover(dest)?;
+        let job = Delivery {
+            sources,
+            dest: dest.to_owned(),
+            owner: owner.to_owned(),
+            over: Over::Own,
+            single: false,
+            verify: Verify::Readback,
+            rate: 0,
+            latency: 0,
+        };
+        let report = mover.deliver_limited(&job, control, self.outside.clone());
+        report.map_err(|e| told(&e, &held.iter().collect::<Vec<_>>()))
+    }
+
+    /// Writes trees to a folder outside, as one.
+    fn write(
+        &self,
+        sources: Vec<CopySource>,
+        dest: &Path,
+        held: &[Held],
+        control: &Control,
+    ) -> Result<CopyReport, Refusal> {
+        let path = dest.as_os_str().as_bytes().to_vec();
+        let own = |root: &Path| root.join(Owner::User(self.user).to_string());
+        let spaces = self.roots().map(|root| ("store".to_owned(), own(root)));
+        let spaces: Vec<(String, PathBuf)> = spaces.collect();
+        crate::work::check_outside(&path, &spaces)?;
+        let to = Held::open(&Spot::Path { space: None, path }, true)?;
+        let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
+        let may = rustix::fs::accessat(to.folder(), ".", write, plain);
+        may.map_err(|e| to.failed("write to", e))?;
+        let staging = to.path_of(&hidden(to.name(), &self.node));
+        let job = CopyJob {
+            replace: true,
+            verify: Verify::Readback,
+            ..copying(sources, to.path(), staging)
+        };
+        let limiter = self.outside.clone();
+        let report = self.mover.copy_limited(&job, control, limiter);
+        let mut known: Vec<&Held> = held.iter().collect();
+        known.push(&to);
+        report.map_err(|e| told(&e, &known))
+    }
+
     /// The wrapped key of a part on another node.
     pub(super) fn key_from(
         &self,
@@ -164,6 +222,35 @@ impl Store {
         let client = Arc::new(self.client(peer)?);
         piece(&client, part, (KEY, WRAPPED as u64), control)
     }
+}
+
+/// The user's worker on another node, as who asks it with the key of the user's data plane.
+pub(super) fn client(
+    peer: &Peer,
+    (key, user): (&[u8; KEY_BYTES], u32),
+    way: &Way,
+) -> Result<tarn_fabric::Client, Refusal> {
+    let unknown = |why: String| {
+        let text = format!(
+            "node {} cannot be reached at {}:{}: {why}",
+            peer.node, peer.host, peer.port
+        );
+        Refusal::new(Code::Io, text)
+    };
+    let mut found = (peer.host.as_str(), peer.port)
+        .to_socket_addrs()
+        .map_err(|e| unknown(e.to_string()))?;
+    let address = found.next().ok_or_else(|| unknown("no address".into()))?;
+    let (run, key) = shelf::credentials(key, user);
+    Ok(tarn_fabric::Client {
+        node: peer.node.clone(),
+        address,
+        others: found.take(MAX_ADDRESSES).collect(),
+        run,
+        key,
+        patience: Patience::default(),
+        way: way.clone(),
+    })
 }
 
 /// A part that is here only for a moment.
@@ -187,7 +274,7 @@ fn tree_of(part: &Part, name: &str) -> Tree {
 
 /// A small file beside the tree of a part on another node, of known length.
 fn piece(
-    client: &Arc<Client>,
+    client: &Arc<tarn_fabric::Client>,
     part: &Part,
     (name, len): (&str, u64),
     control: &Control,
@@ -206,8 +293,36 @@ fn piece(
     Ok(bytes)
 }
 
+/// Names, sizes and times of a source.
+fn print_of(path: &Path, list: &Manifest) -> Hash {
+    let print = fingerprint(list, (0, 0));
+    if !is_object(path) {
+        return Hash(print);
+    }
+    // The times of what tarn has put there are those of files, which need not tell contents apart; its hashes do.
+    let mut hasher = Hasher::new();
+    hasher.field(b"tarn objects 1").field(&print.to_le_bytes());
+    for entry in &list.entries {
+        if let EntryKind::File {
+            hash: Some(Hash(hash)),
+            ..
+        } = entry.kind
+        {
+            hasher.field(&entry.path).field(&hash.to_le_bytes());
+        }
+    }
+    hasher.finish()
+}
+
 /// The name of a source that is no folder; what is not there, or cannot be read, is refused with the user's path.
-pub(super) fn single(path: &Path) -> Result<Option<String>, Refusal> {
+fn single(path: &Path) -> Result<Option<String>, Refusal> {
+    if let Some(at) = ObjectUrl::of(path) {
+        let at = at.map_err(|why| {
+            let text = format!("cannot read `{}`: {why}", shown(path));
+            Refusal::new(Code::Invalid, text)
+        })?;
+        return Ok((!at.is_tree()).then(|| at.name().to_owned()));
+    }
     let refuse = |code, why: String| {
         let text = format!("cannot read `{}`: {why}", path.display());
         Err(Refusal::new(code, text))

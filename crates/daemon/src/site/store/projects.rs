@@ -22,12 +22,12 @@ fn shared(mode: u32, is_folder: bool) -> u32 {
 
 impl Store {
     /// Lets the project's other members make parts beside this one.
-    pub(super) fn open_to_members(&self, part: &Part) -> Result<(), Refusal> {
+    pub(super) fn open_to_members(&self, root: &Path, part: &Part) -> Result<(), Refusal> {
         let (Owner::Project(_), Some(folder)) = (part.owner, part.folder()) else {
             return Ok(());
         };
         for above in folder.ancestors().skip(1).take(ABOVE) {
-            let held = self.held(&above.join("."), false)?;
+            let held = self.held(root, &above.join("."), false)?;
             match fchmod(held.folder(), Mode::from_raw_mode(0o2770)) {
                 // Whoever has made it has done it.
                 Ok(()) | Err(Errno::PERM) => {}

@@ -2,7 +2,7 @@
 //! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
 
 use super::super::keys::WrappingKeys;
-use super::{MADE, Store, copying, hidden, read_small, told, tree_at, write};
+use super::{MADE, Store, copying, hidden, read_small, told, write};
 use crate::work::Held;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tarn_base::hash::Hash;
@@ -26,6 +26,8 @@ pub(super) enum Which {
     Written,
     /// What it reads.
     Read,
+    /// Its partitions.
+    Lent,
 }
 
 impl Which {
@@ -33,6 +35,7 @@ impl Which {
         match self {
             Self::Written => "w",
             Self::Read => "v",
+            Self::Lent => "p",
         }
     }
 }
@@ -166,7 +169,7 @@ impl Store {
         key.transpose()
     }
 
-    fn wrapped_of(&self, held: &Held) -> Result<Option<Vec<u8>>, Refusal> {
+    pub(super) fn wrapped_of(&self, held: &Held) -> Result<Option<Vec<u8>>, Refusal> {
         let path = held.path_of(&[held.name(), b"/", KEY.as_bytes()].concat());
         match read_small(&path) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -257,7 +260,7 @@ impl Store {
             // A sealed part's is of its files as they lie.
             manifest: Some(manifest).filter(|_| sealed.is_none()),
             sealed,
-            ..tree_at(root)
+            ..CopySource::of(root)
         })
     }
 
@@ -299,7 +302,7 @@ impl Store {
         let staging = held.path_of(&[&whole, &b"/staging"[..]].concat());
         let job = CopyJob {
             seal: Some(Arc::clone(&key)),
-            ..copying(vec![tree_at(from.path())], dest, staging)
+            ..copying(vec![CopySource::of(from.path())], dest, staging)
         };
         let copied = self.mover.copy(&job, control);
         copied.map_err(|e| told(&e, &[from, held]))?;

@@ -17,6 +17,7 @@ class Tarn(Package):
 
     variant("hdf5", default=True, description="The file driver for HDF5, which programs' own HDF5 loads")
     variant("nbd", default=False, description="The plug-in for nbdkit, for `tarn block`")
+    variant("verbs", default=False, description="The RDMA device for programs of libibverbs, for `tarn verbs`")
     variant("libfabric", default=False, description="Data between nodes over libfabric too")
     variant("python", default=False, description="The modules phx (checkpoints and objects) and tarn (tasks) for Python")
     variant("fortran", default=True, description="The source of the Fortran module phx")
@@ -26,6 +27,7 @@ class Tarn(Package):
     depends_on("rust@1.95:", type="build")
     depends_on("hdf5@1.14:", type="run", when="+hdf5")
     depends_on("nbdkit", type=("build", "run"), when="+nbd")
+    depends_on("rdma-core", type="build", when="+verbs")
     depends_on("libfabric@1.17:", type=("build", "link"), when="+libfabric")
     extends("python@3.11:", when="+python")
     depends_on("py-pip", type="build", when="+python")
@@ -40,7 +42,7 @@ class Tarn(Package):
         Executable("cargo")("build", "--release", "--locked", *[f"--package={package}" for package in packages])
         built = join_path("target", "release")
         Executable(join_path("scripts", "brick.sh"))(built)
-        for wanted, script in (("+hdf5", "hdf5.sh"), ("+nbd", "nbdkit.sh"), ("+libfabric", "shim.sh")):
+        for wanted, script in (("+hdf5", "hdf5.sh"), ("+nbd", "nbdkit.sh"), ("+verbs", "verbs.sh"), ("+libfabric", "shim.sh")):
             if wanted in spec:
                 Executable(join_path("scripts", script))(built)
         Executable(join_path("scripts", "install.sh"))(built, prefix)

@@ -1,0 +1,88 @@
+//! Where something is: in which of the node's stores, and in that, opened beneath its root.
+
+use super::Store;
+use super::sealed::Which;
+use crate::site::stores::{having, root_in};
+use crate::work::{Held, Spot};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Job, Owner, Part, is_name};
+
+impl Store {
+    /// The root of a store; one without a name is the first.
+    pub(super) fn root_of(&self, store: &str) -> Result<&Path, Refusal> {
+        root_in(&self.places, store)
+    }
+
+    pub(super) fn roots(&self) -> impl Iterator<Item = &Path> {
+        self.places.iter().map(|(_, root)| root.as_path())
+    }
+
+    /// The roots of the stores in which a part lies.
+    pub(super) fn roots_of(&self, part: &Part) -> Vec<&Path> {
+        let has = |root: &&Path| having(std::iter::once(*root), part).is_some();
+        self.roots().filter(has).collect()
+    }
+
+    /// The root of the fastest store in which a part lies; of one that lies in none, the first.
+    pub(super) fn where_is(&self, part: &Part) -> &Path {
+        having(self.roots(), part).unwrap_or(&self.places[0].1)
+    }
+
+    /// The root of the store in which a job writes.
+    pub(super) fn where_written(&self, job: Job, dataset: &str) -> &Path {
+        let path = format!("{}/j/{job}/w/{dataset}", Owner::User(self.user));
+        let mut roots = self.roots();
+        let found = roots.find(|root| std::fs::symlink_metadata(root.join(&path)).is_ok());
+        found.unwrap_or(&self.places[0].1)
+    }
+
+    /// A place of a store, its folders opened one beneath the other, no link followed.
+    pub(super) fn held(&self, root: &Path, relative: &Path, make: bool) -> Result<Held, Refusal> {
+        // The owner's folder is where names end that only root can change.
+        let path = relative.as_os_str().as_bytes();
+        let at = path.iter().position(|b| *b == b'/').unwrap_or(path.len());
+        let (owner, rest) = path.split_at(at);
+        let root = root.join(OsStr::from_bytes(owner));
+        let space = Some(("store".to_owned(), root));
+        let path = rest.strip_prefix(b"/").unwrap_or(rest).to_vec();
+        Held::open(&Spot::Path { space, path }, make)
+    }
+
+    pub(super) fn part(&self, root: &Path, part: &Part, make: bool) -> Result<Held, Refusal> {
+        let folder = part
+            .folder()
+            .ok_or_else(|| Refusal::new(Code::Invalid, "a name that cannot be one of a dataset"))?;
+        let held = self.held(root, &folder, make)?;
+        if make {
+            self.open_to_members(root, part)?;
+        }
+        Ok(held)
+    }
+
+    /// A folder of a job, in a store or in the job's memory, which is below the folder that the worker began in.
+    pub(super) fn of_job(
+        &self,
+        job: Job,
+        which: Which,
+        dataset: &str,
+        (root, make): (Option<&Path>, bool),
+    ) -> Result<Held, Refusal> {
+        if !is_name(dataset) {
+            let text = "a name that cannot be one of a dataset";
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let owner = Owner::User(self.user);
+        let name = which.name();
+        if let Some(root) = root {
+            let path = format!("{owner}/j/{job}/{name}/{dataset}");
+            return self.held(root, Path::new(&path), make);
+        }
+        let own = PathBuf::from(format!("{job}/{owner}"));
+        let space = Some((format!("memory of job {job}"), own));
+        let path = format!("{name}/{dataset}").into_bytes();
+        Held::open(&Spot::Path { space, path }, make)
+    }
+}

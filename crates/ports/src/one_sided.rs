@@ -1,0 +1,68 @@
+//! Bytes that go between the memories of two nodes while only one end does something (RMA).
+
+use std::io;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+/// Something that is so until it is dropped.
+pub type Hold = Box<dyn Send + Sync>;
+
+/// A stretch of a file that other processes reach, and what they must be told to do so: opaque words.
+pub type Open = (Hold, Box<[u8]>);
+
+/// What moves bytes so. `here` is the address of this host by which both ends reach each other.
+pub trait OneSided: Send + Sync {
+    /// What it is, for people: both ends have the same.
+    fn name(&self) -> &str;
+
+    /// Lets whoever is told the words read a stretch of a file, or write to it, until it is dropped: after that nothing lands there any
+    /// more. What others do there may take [`OneSided::attend`].
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn open(
+        &self,
+        here: IpAddr,
+        file: BorrowedFd<'_>,
+        stretch: Range<u64>,
+        writable: bool,
+    ) -> io::Result<Open>;
+
+    /// While this is held, what others do to what is open here gets on.
+    ///
+    /// # Errors
+    /// When no thread can be had for that.
+    fn attend(&self, here: IpAddr) -> io::Result<Hold>;
+
+    /// Writes bytes to what another process has opened, from `at` on: in the end they can be seen there. `waits` is called time and again
+    /// while nothing happens. After an error some may land there at any time, until the other end has closed it.
+    ///
+    /// # Errors
+    /// When it cannot be, or when `waits` says so.
+    fn write(
+        &self,
+        here: IpAddr,
+        words: &[u8],
+        at: u64,
+        bytes: &[u8],
+        waits: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<()>;
+
+    /// Fills `into` from the first bytes of what another process has opened; `arrived` is told each time how many are there. After an
+    /// error none of it is written to any more.
+    ///
+    /// # Errors
+    /// As [`OneSided::write`].
+    fn read(
+        &self,
+        here: IpAddr,
+        words: &[u8],
+        into: &mut [u8],
+        waits: &mut dyn FnMut() -> io::Result<()>,
+        arrived: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<()>;
+
+    /// Ends it: nothing is moved any more, and it has no threads.
+    fn close(&self);
+}

@@ -1,0 +1,42 @@
+//! What the papers claim as a table for documents: that of docs/results.md is made by it.
+
+use super::Results;
+use std::fmt::Write;
+
+/// Where the pages of the experiments are, seen from docs/results.md.
+const PAGES: &str = "evidence";
+
+/// Every claim of every experiment, and what was not run, as a table in Markdown.
+pub fn markdown(results: &Results) -> String {
+    let mut out = String::from(
+        "| experiment | claim | paper | here | verdict |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for e in &results.experiments {
+        let name = plain(&e.experiment);
+        let mut link = format!("[{name}]({PAGES}/{name}.md)");
+        if let Some(why) = &e.not_run {
+            let _ = writeln!(out, "| {link} |  |  |  | not run: {} |", plain(why));
+        }
+        for claim in &e.claims {
+            let how = e.how(claim.how.as_ref()).map(|how| format!(" ({how})"));
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {}{} | {} |",
+                // Said once.
+                std::mem::take(&mut link),
+                plain(&claim.claim),
+                plain(&claim.paper),
+                plain(&claim.here),
+                how.unwrap_or_default(),
+                claim.verdict.words()
+            );
+        }
+    }
+    out
+}
+
+/// A text that cannot end its cell.
+fn plain(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").replace('|', "\\|").replace('<', "&lt;")
+}

@@ -1,0 +1,150 @@
+//! The page of the experiments in a real browser: no script fails, no text leaves its picture, all can be read by day and by night.
+
+#[path = "common/chromium.rs"]
+mod chromium;
+
+use chromium::{browser, opened_with};
+use serde_json::{Value, json};
+use tarn_report::evidence::{Results, page};
+
+/// Stands first in the page: what fails from then on is noted.
+const BEGIN: &str = "<script>const wrong = [];
+addEventListener('error', (e) => wrong.push(`script: ${e.message}`));
+addEventListener('securitypolicyviolation', (e) => wrong.push(`loads ${e.blockedURI}`));
+</script>";
+
+/// Stands last: looks at every text, and leaves in the document what is wrong.
+const END: &str = include_str!("evidence_browser.js");
+
+fn plot(title: &str, kind: &str, log: bool, series: Value) -> Value {
+    json!({"title": title, "kind": kind, "x": {"label": "bytes of a request, of all that there are", "log": log},
+        "y": {"label": "thousands of requests a second", "log": log}, "series": series})
+}
+
+/// Plots of all kinds with names as long as the experiments have them.
+fn results() -> Results {
+    let line = |name: &str, of: &str, by: f64| {
+        let points: Vec<Value> = (0..6)
+            .map(|n| {
+                let (x, y) = (f64::from(4 << (2 * n)), by * f64::from(1 + n));
+                json!([x, y, y * 0.8, y * 1.3])
+            })
+            .collect();
+        json!({"name": name, "of": of, "points": points})
+    };
+    let lines = json!([
+        line(
+            "a queue pair, reading from anywhere, 8 partitions",
+            "here",
+            1.0
+        ),
+        line("plain", "peer", 123_456.0),
+        line("Blue Gene/Q", "paper", 0.002),
+        line("spent, Omni-Path, 2 switch(es)", "here", 17.0)
+    ]);
+    let names = [
+        "write 1 MiB",
+        "read 1 MiB, four processes",
+        "a shared file by MPI-IO, writing",
+        "read 4 KiB",
+        "a file per process by MPI-IO, reading",
+        "32 bytes",
+    ];
+    let bar = |name: &str, of: &str| {
+        let points: Vec<Value> = names
+            .iter()
+            .map(|n| json!([n, 120.0, 100.0, 180.0]))
+            .collect();
+        json!({"name": name, "of": of, "points": points})
+    };
+    let bars = json!([
+        bar("here", "here"),
+        bar("the plain tool's", "peer"),
+        bar("published", "paper")
+    ]);
+    let job = |n: u32| {
+        let begin = f64::from(n % 4) * 100.0;
+        // From one that is a sliver to one that is wide; each on nodes of its own.
+        let end = begin + 2.0 + f64::from(n) * 30.0;
+        let points: Vec<Value> = (3 * n..3 * n + 1 + n % 3)
+            .map(|node| json!([node, begin, end]))
+            .collect();
+        json!({"name": format!("Job {n}"), "of": if n.is_multiple_of(2) { "here" } else { "peer" }, "points": points})
+    };
+    let gantt = Value::Array((0..10).map(job).collect());
+    let experiment = json!({
+        "schema": 1, "experiment": "played", "title": "All that a page may have", "source": "Nobody 2026, Table 1", "rounds": 3, "seconds": 12,
+        "emulated": ["A store of 100 MB/s."], "differs": ["It is played."],
+        "tables": [{"title": "Seconds", "columns": ["", "here", "paper, a machine with a long name"],
+            "rows": [["writing", {"value": 1.5, "low": 1.0, "high": 2.0, "paper": 3.25}, "a text"], ["reading", {"value": 1e7}, 12]]}],
+        "plots": [plot("lines", "lines", true, lines.clone()), plot("lines from 0", "lines", false, lines), plot("bars", "bars", false, bars), plot("gantt", "gantt", false, gantt)],
+        "claims": [
+            {"claim": "the one is faster than the other", "paper": "2 times", "here": "3 times", "verdict": "holds"},
+            {"claim": "it is simulated", "paper": "2 times", "here": "1 time", "verdict": "fails", "how": ["simulated"]},
+            {"claim": "nobody knows", "paper": "2 times", "here": "1 to 3 times", "verdict": "unclear"}],
+    });
+    let all = json!({
+        "schema": 1, "machine": {"cpu": "a processor", "cores": 2}, "tarn": "0.1.0", "date": 1_700_000_000, "quick": true,
+        "experiments": [experiment, {"schema": 1, "experiment": "other", "title": "Other", "source": "", "not_run": "needs what is not there"}],
+    });
+    Results::parse(all.to_string().as_bytes()).unwrap()
+}
+
+/// What is wrong with a page, and whether it was dark.
+fn looked_at(browser: &str, page: &str, dark: bool) -> (Vec<String>, bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("page.html");
+    let page = page.replace("<style>", &format!("{BEGIN}<style>"));
+    let page = page.replace("</body>", &format!("<script>{END}</script></body>"));
+    std::fs::write(&file, page).unwrap();
+    let scheme = format!(
+        "--blink-settings=preferredColorScheme={}",
+        if dark { 0 } else { 1 }
+    );
+    let dom = opened_with(browser, &file, &[&scheme]);
+    let attribute = |name: &str| {
+        let rest = dom.split(&format!(" data-{name}=\"")).nth(1).unwrap();
+        rest.split('"').next().unwrap().replace("&quot;", "\"")
+    };
+    (
+        serde_json::from_str(&attribute("wrong")).unwrap(),
+        attribute("dark") == "true",
+    )
+}
+
+#[test]
+fn the_page_is_whole_and_readable_by_day_and_by_night() {
+    let Some(browser) = browser() else { return };
+    let page = page(&results());
+    for dark in [false, true] {
+        let (wrong, was_dark) = looked_at(browser, &page, dark);
+        assert!(wrong.is_empty(), "dark: {dark}: {wrong:#?}");
+        assert_eq!(was_dark, dark);
+    }
+}
+
+/// The looks find what they look for.
+#[test]
+fn what_is_wrong_with_a_page_is_found() {
+    let Some(browser) = browser() else { return };
+    let broken = page(&results())
+        .replace(">published (paper)<", ">published<")
+        .replacen("<text x=\"90\"", "<text x=\"700\"", 1)
+        .replace(
+            ".fine {",
+            ".fine { color: var(--card) !important; } .fine {",
+        )
+        .replace(
+            "<main>",
+            "<main><script>nothing();</script><img src=\"http://127.0.0.1:9/x\">",
+        );
+    let (wrong, _) = looked_at(browser, &broken, false);
+    for what in [
+        "script: ",
+        "loads ",
+        "leaves its picture: ",
+        "cannot be read: ",
+    ] {
+        assert!(wrong.iter().any(|w| w.contains(what)), "{what}: {wrong:#?}");
+    }
+}

@@ -1,0 +1,233 @@
+//! What becomes of what a job has made: it is published, goes where it belongs, and is copied.
+
+use crate::level::Level;
+use crate::lift::For;
+use crate::stage::{Look, do_as};
+use crate::state::{JobState, Makes, Node, Site, Step, VersionId, VersionState, Why, room};
+use std::path::Path;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Job, Peer, Work};
+
+impl Site {
+    /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
+    pub(crate) fn publish(&mut self, id: Job, job: &JobState) -> Look {
+        let mut is_whole = true;
+        for makes in &job.makes {
+            let is_wanted = job.is_well || makes.rescue.is_some();
+            for (at, node) in job.writers(makes).iter().enumerate() {
+                if !is_wanted {
+                    continue;
+                }
+                let step = Step::Publish(makes.version.dataset.clone());
+                if !Self::is_done(job, node, &step) {
+                    match self.wait_for(id, node) {
+                        Ok(()) => {}
+                        // What was there is lost with the node: who reads it is told.
+                        Err(Look::Never(why)) => {
+                            self.fail_version(&makes.version, &why.text);
+                            continue;
+                        }
+                        Err(look) => return look,
+                    }
+                }
+                let work = Work::Publish {
+                    store: self.written_in(id, node, &makes.version.dataset),
+                    job: id,
+                    part: makes.version.part(at as u32),
+                    slice: job.slice(makes, at),
+                    sealed: self.is_sealed(&makes.version),
+                };
+                is_whole &= self.once(id, job, node, step, do_as(job, work));
+            }
+        }
+        if is_whole {
+            self.published(id, job);
+            Look::Whole
+        } else {
+            Look::Busy
+        }
+    }
+
+    /// It will never be there.
+    pub(crate) fn fail_version(&mut self, id: &VersionId, why: &str) {
+        let now = self.now;
+        if let Some(version) = self.version_mut(id) {
+            version.used = now;
+            version.state = VersionState::Failed(why.to_owned());
+        }
+    }
+
+    fn published(&mut self, id: Job, job: &JobState) {
+        let now = self.now;
+        for makes in &job.makes {
+            if let Some(version) = self.version_mut(&makes.version)
+                && version.state == VersionState::Promised
+            {
+                version.used = now;
+                version.state = match job.is_well {
+                    true => VersionState::There,
+                    false => VersionState::Failed(format!("job {id} failed")),
+                };
+            }
+        }
+    }
+
+    /// What has a `dest` goes there, and copies are made.
+    pub(crate) fn send(&mut self, id: Job, job: &JobState) -> Look {
+        let mut is_whole = true;
+        for makes in &job.makes {
+            let to = match job.is_well {
+                true => &makes.dest,
+                false => &makes.rescue,
+            };
+            if let Some(to) = to {
+                match self.send_to(id, job, &makes.version, to) {
+                    Look::Whole => {}
+                    Look::Busy => is_whole = false,
+                    never => return never,
+                }
+            }
+            if job.is_well && makes.copies > 1 {
+                is_whole &= self.copy(id, job, makes);
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    fn send_to(&mut self, id: Job, job: &JobState, version: &VersionId, to: &Path) -> Look {
+        let known = self.version(version).map(|v| v.parts.clone());
+        let known = known.unwrap_or_default();
+        let step = Step::Send(version.dataset.clone());
+        if job.done.iter().any(|(_, done)| *done == step) {
+            return Look::Whole;
+        }
+        if let Err(look) = self.wait_for_parts(id, version, known.keys()) {
+            return look;
+        }
+        let user = Self::rights(version.owner, job.user);
+        // Who has most of it takes the rest from the others.
+        let bytes = |node: &Node| -> u64 {
+            let parts = known
+                .iter()
+                .filter(|(part, _)| node.has(&version.part(**part)));
+            parts.map(|(_, proof)| proof.bytes.max(1)).sum()
+        };
+        let up = self.nodes.iter().filter(|(_, n)| n.is_up);
+        let Some((node, _)) = up.max_by_key(|(_, n)| bytes(n)) else {
+            return Look::Never(Refusal::new(Code::Lost, "no node answers"));
+        };
+        let node = node.clone();
+        let sends = |why: &Why| matches!(why, Why::Job(job, of, _) if *job == id && *of == step);
+        if self.orders.values().any(|o| sends(&o.why)) {
+            return Look::Busy;
+        }
+        let mut parts = Vec::new();
+        for (number, proof) in &known {
+            let part = version.part(*number);
+            if self.nodes[&node].has(&part) {
+                parts.push((part, None, proof.clone()));
+                continue;
+            }
+            let mut up = self.nodes.iter().filter(|(_, n)| n.is_up);
+            let Some((peer, there)) = up.find(|(_, n)| n.has(&part)) else {
+                let text = format!(
+                    "{part} is on no node that answers: {}",
+                    self.last_seen(&part)
+                );
+                return Look::Never(Refusal::new(Code::Lost, text));
+            };
+            let peer = peer.clone();
+            let Some(port) = there.ports.get(&user).copied() else {
+                self.ask_port(&peer, (user, job.group));
+                return Look::Busy;
+            };
+            let at = Peer {
+                node: peer.clone(),
+                host: peer,
+                port,
+            };
+            parts.push((part, Some(at), proof.clone()));
+        }
+        // A script that names no workflow has one of its own number: its next job may replace what this one puts.
+        let number = format!(".{id}");
+        let workflow = version.workflow.strip_suffix(&number);
+        let workflow = workflow.unwrap_or(&version.workflow);
+        let work = Work::Send {
+            parts,
+            dest: to.to_owned(),
+            owner: format!("site {} {workflow} {}", version.owner, version.dataset),
+        };
+        self.work(&node, Why::Job(id, step, None), (user, job.group), work);
+        Look::Busy
+    }
+
+    /// Of each of these parts the node that has it and was there last is waited for, if none answers: its tarnd may be about to begin
+    /// anew.
+    fn wait_for_parts<'a>(
+        &mut self,
+        id: Job,
+        version: &VersionId,
+        parts: impl Iterator<Item = &'a u32>,
+    ) -> Result<(), Look> {
+        for part in parts.map(|number| version.part(*number)) {
+            let have = || {
+                self.nodes
+                    .iter()
+                    .filter(|(_, n)| n.parts.contains_key(&part))
+            };
+            let is_had = have().any(|(_, n)| n.is_up);
+            let away = have().max_by_key(|(_, n)| n.since);
+            let away = away.map(|(name, _)| name.clone());
+            if let (false, Some(away)) = (is_had, away) {
+                self.wait_for(id, &away)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to replicas on as many nodes as a dataset asks for, as far as there are nodes with room.
+    fn copy(&mut self, id: Job, job: &JobState, makes: &Makes) -> bool {
+        let version = self.version(&makes.version).map(|v| v.parts.clone());
+        let mut is_whole = true;
+        for (number, proof) in version.unwrap_or_default() {
+            let part = makes.version.part(number);
+            let have = self
+                .nodes
+                .values()
+                .filter(|n| n.has(&part) || !n.is_up && n.parts.contains_key(&part))
+                .count();
+            if have >= makes.copies as usize {
+                continue;
+            }
+            // It must fit into one store.
+            let free = |n: &Node| {
+                let free = |l: &Level| l.bytes.saturating_sub(n.taken_in(&l.name));
+                n.present().map(free).max().unwrap_or(0)
+            };
+            let failed = |name: &str| {
+                job.tries
+                    .contains_key(&(name.to_owned(), Step::Fetch(part.clone())))
+            };
+            let others = self.nodes.iter().filter(|(name, n)| {
+                n.is_up && !n.has(&part) && free(n) >= room(&proof) && !failed(name)
+            });
+            let Some(node) = others
+                .max_by_key(|(_, n)| free(n))
+                .map(|(name, _)| name.clone())
+            else {
+                continue;
+            };
+            if self.is_fetched_anywhere(&part) {
+                is_whole = false;
+                continue;
+            }
+            let about = (&part, Some(&proof), None);
+            match self.bring_part(For::maker(id, makes), job, &node, about) {
+                Look::Busy => is_whole = false,
+                // A copy that cannot be made is no reason to hold the job.
+                Look::Whole | Look::Never(_) => {}
+            }
+        }
+        is_whole
+    }
+}

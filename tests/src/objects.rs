@@ -1,0 +1,86 @@
+//! An object store that the nodes of a test cluster reach: Swift (scripts/swift.py), on its login node.
+
+use crate::slurm::{Cluster, said, wait_until};
+use crate::tree;
+use std::fs;
+use std::time::Duration;
+
+/// The login node's, which all nodes reach (tests/cluster/site.sh).
+const ADDRESS: &str = "10.77.0.254";
+/// How long it may take to start.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// The key that it takes.
+pub const KEY: &str = "test:tester";
+/// The secret that belongs to it.
+pub const SECRET: &str = "testing";
+
+/// A store, which ends with its cluster. Everything here panics where it does not do its part.
+#[derive(Debug)]
+pub struct Objects<'a> {
+    cluster: &'a Cluster,
+    /// Where it speaks S3.
+    pub endpoint: String,
+}
+
+impl<'a> Objects<'a> {
+    /// Starts it.
+    pub fn start(cluster: &'a Cluster) -> Self {
+        let shared = cluster.shared();
+        for script in ["scripts/swift.py", "tests/cluster/s3-client.py"] {
+            let from = tree::root().join(script);
+            let to = shared.join(from.file_name().expect("a name"));
+            fs::copy(&from, to).expect(script);
+        }
+        // It ends when its standard input does.
+        let line = format!(
+            "( sleep infinity | setsid python3 /shared/swift.py /shared/swift {ADDRESS} ) < /dev/null > /shared/swift.ready \
+             2> /shared/swift.log &"
+        );
+        said(&mut cluster.command("root", &["sh", "-c", &line])).expect("Swift");
+        let ready = || fs::read_to_string(shared.join("swift.ready")).unwrap_or_default();
+        let told = || ready().ends_with('\n');
+        if let Err(e) = wait_until("Swift answers", PATIENCE, told) {
+            let log = fs::read_to_string(shared.join("swift.log")).unwrap_or_default();
+            panic!("{e:#}\n{log}");
+        }
+        let ready = ready();
+        let endpoint = ready.trim().strip_prefix("ready ").expect("an address");
+        Self {
+            cluster,
+            endpoint: endpoint.to_owned(),
+        }
+    }
+
+    /// What `env` has before a command of a user who is told by variables.
+    #[must_use]
+    pub fn variables(&self) -> String {
+        format!(
+            "env AWS_ENDPOINT_URL={} AWS_ACCESS_KEY_ID={KEY} AWS_SECRET_ACCESS_KEY={SECRET}",
+            self.endpoint
+        )
+    }
+
+    fn answers(&self, words: &[&str]) -> anyhow::Result<String> {
+        let client = ["python3", "/shared/s3-client.py", &self.endpoint];
+        said(&mut self.cluster.command("root", &[&client[..], words].concat()))
+    }
+
+    /// What a client that has nothing of tarn's is told (tests/cluster/s3-client.py).
+    pub fn says(&self, words: &[&str]) -> String {
+        self.answers(words).unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// The keys of a bucket that begin with a prefix.
+    pub fn keys(&self, bucket: &str, prefix: &str) -> Vec<String> {
+        let told = self.says(&["keys", bucket, prefix]);
+        told.lines().map(str::to_owned).collect()
+    }
+
+    /// How many parts the uploads to a bucket have that have not ended, each.
+    pub fn uploads(&self, bucket: &str) -> Vec<usize> {
+        // One that ends meanwhile has no parts to be told of any more.
+        let told = self.answers(&["uploads", bucket]).unwrap_or_default();
+        let parts = told.lines().filter_map(|line| line.rsplit(' ').next());
+        parts.filter_map(|number| number.parse().ok()).collect()
+    }
+}

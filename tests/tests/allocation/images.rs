@@ -1,0 +1,136 @@
+//! A step goes on at another node from a copy of the image of its processes.
+
+use super::{LATER, cluster};
+use std::path::PathBuf;
+use tarn_tests::desk::Desk;
+use tarn_tests::slurm::{Cluster, wait_until};
+
+/// It counts, alone, with connections and shared memory, until there is a file `go`.
+const COUNTS: &str = r#"
+name = "counts"
+[data.result]
+dest = "result"
+[[step]]
+name = "count"
+out = ["result"]
+restart = "image"
+images = "1s"
+alone = true
+buddy = true
+run = "python3 $TARN_WORKFLOW_DIR/count.py 60 0.5 alone 9"
+"#;
+const STEPS: u64 = 60;
+
+/// The CRIU that scripts/criu.sh has found or fetched.
+fn criu() -> Option<PathBuf> {
+    let test = std::env::current_exe().expect("this test");
+    let criu = test.ancestors().nth(3)?.join("criu/criu");
+    if !criu.is_file() {
+        eprintln!("SKIPPED: no {}", criu.display());
+        return None;
+    }
+    Some(criu)
+}
+
+/// What an attempt has printed: numbers.
+fn printed(desk: &Desk<'_>, attempt: u32) -> Vec<u64> {
+    let log = desk.path(&format!(".tarn/runs/counts-1/steps/count-0.{attempt}.log"));
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    text.lines().filter_map(|l| l.parse().ok()).collect()
+}
+
+/// Paths of images on a node.
+fn images(cluster: &Cluster, node: usize) -> Vec<PathBuf> {
+    let look = "find /scm -path '*/checkpoints/*' -name '1.*' 2>/dev/null; true";
+    let found = cluster.node(node).exec("root", &["bash", "-c", look]);
+    let found = found.unwrap_or_else(|e| panic!("{e:#}"));
+    found.lines().map(PathBuf::from).collect()
+}
+
+/// A run whose step's node is lost after `harm` was done to the folder of copies on the other; what was said.
+fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
+    let Some(criu) = criu() else { return };
+    let Some(cluster) = cluster(2) else { return };
+    let desk = Desk::new(&cluster, "alice", COUNTS);
+    desk.write(
+        "count.py",
+        include_str!("../../../crates/cli/tests/count.py"),
+    );
+    let command = format!(
+        "env TARN_CRIU={} tarn run --tier scm=/scm/alice:300MiB wf.toml",
+        criu.display()
+    );
+    let running = desk.start("-N2 -n16 --no-kill", &command);
+    // In the middle of its work; it waits at the end of it.
+    let counts = || printed(&desk, 1).len() > 3 && copied(&desk) > 1;
+    let waited = wait_until("a copy of an image", LATER, counts);
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
+    let step = ["pgrep", "-f", "count.py 60"];
+    let runs = |n: &usize| cluster.node(*n).exec("root", &step).is_ok();
+    let home = (1..=2).find(runs).expect("it runs");
+    let there = images(&cluster, 3 - home);
+    let folder = there
+        .first()
+        .and_then(|p| Some(p.parent()?.display().to_string()));
+    let folder = folder.expect("a copy");
+    if let Some(harm) = harm {
+        let line = harm.replace("FOLDER", &folder);
+        let done = cluster.node(3 - home).exec("root", &["bash", "-c", &line]);
+        done.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    how(&cluster, home);
+    let waited = wait_until("it goes on", LATER, || !printed(&desk, 2).is_empty());
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
+    desk.write("go", "");
+    let (status, text) = running.end();
+    assert_eq!(status, Some(0), "{text}");
+    let numbers: String = (0..STEPS).map(|n| format!("{n} {}\n", n * n)).collect();
+    assert_eq!(desk.read("result/numbers"), numbers);
+    assert_eq!(desk.read("result/begun"), "begun\n");
+    let first = printed(&desk, 2)[0];
+    match harm {
+        None => assert!(
+            first > 0 && text.contains("goes on from image 1."),
+            "{first}: {text}"
+        ),
+        Some(_) => assert!(
+            first == 0 && text.contains("cannot be used"),
+            "{first}: {text}"
+        ),
+    }
+    let left = images(&cluster, 3 - home);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// How many images were copied.
+fn copied(desk: &Desk<'_>) -> usize {
+    let log = std::fs::read(desk.path(".tarn/runs/counts-1/events.log"));
+    let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
+    log.matches("\"copied\":{").count()
+}
+
+fn kill(cluster: &Cluster, node: usize) {
+    let kill = ["pkill", "-KILL", "-x", "tarnd"];
+    let killed = cluster.node(node).exec("root", &kill);
+    killed.unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+#[test]
+fn a_step_whose_node_loses_its_power_goes_on_at_its_buddy() {
+    let cut = |cluster: &Cluster, node| {
+        let cut = cluster.node(node).power_cut();
+        cut.unwrap_or_else(|e| panic!("{e:#}"));
+    };
+    loses_its_node(cut, None);
+}
+
+#[test]
+fn from_copies_with_garbage_in_them_a_step_begins_anew() {
+    let harm = "for f in FOLDER/1.*/image/processes/pages-*.img; do dd if=/dev/urandom of=$f bs=4k count=1 conv=notrunc status=none; done";
+    loses_its_node(kill, Some(harm));
+}
+
+#[test]
+fn without_the_copies_that_were_made_a_step_begins_anew() {
+    loses_its_node(kill, Some("rm -rf FOLDER/1.*"));
+}

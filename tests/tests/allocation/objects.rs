@@ -1,0 +1,267 @@
+//! An object store outside, over the nodes of an allocation.
+
+use super::{Desk, LATER, TIER, began, cluster, wait_for_begin};
+use serde_json::Value;
+use std::time::Duration;
+use tarn_tests::objects::{Objects, SECRET};
+use tarn_tests::slurm::wait_until;
+
+/// Twelve objects and a large one, a step each that notes its node, and one that gathers them.
+const BOOKS: &str = r#"
+name = "books"
+
+[data.text]
+source = "s3://books/in/"
+
+[data.piece]
+
+[data.all]
+dest = "s3://books/out/"
+
+[[step]]
+name = "work"
+foreach = "text/*"
+cores = 2
+run = "sleep 0.3; tr a-z A-Z < $TARN_text/$TARN_ITEM > $TARN_piece/$TARN_ITEM; echo $TARN_NODE > $TARN_piece/$TARN_ITEM.node"
+in = ["text/{item}"]
+out = ["piece"]
+
+[[step]]
+name = "gather"
+run = "cat $TARN_piece/f?? > $TARN_all/text; cp $TARN_piece/large $TARN_all/; cat $TARN_piece/*.node | sort -u > $TARN_all/nodes; ln -s text $TARN_all/link"
+in = ["piece"]
+out = ["all"]
+"#;
+
+/// Bytes of the large object: more than is put in one piece.
+const LARGE: u64 = 12 << 20;
+/// Bytes a second.
+const RATE: f64 = 8e6;
+
+/// Kind, bytes and seconds of each transfer that a run has ended.
+fn transfers(desk: &Desk<'_>, run: &str) -> Vec<(String, u64, f64)> {
+    let log = desk.read(&format!(".tarn/runs/{run}/events.log"));
+    let records = log
+        .lines()
+        .skip(1)
+        .filter_map(|l| l.find('{').map(|at| &l[at..]));
+    let records: Vec<Value> = records.map(|r| serde_json::from_str(r).expect(r)).collect();
+    let actions = records.iter().filter_map(|r| r["actions"].as_array());
+    let orders: Vec<&Value> = actions
+        .flatten()
+        .filter(|a| a["do"] == "transfer")
+        .collect();
+    let done = records.iter().filter(|r| r["event"] == "transfer-done");
+    let all = done.map(|r| {
+        let order = orders
+            .iter()
+            .find(|o| o["id"] == r["id"])
+            .expect("its order");
+        let kind = order["kind"].as_str().expect("a kind").to_owned();
+        let took = r["took"].as_f64().expect("nanoseconds") / 1e9;
+        (kind, r["bytes"].as_u64().expect("bytes"), took)
+    });
+    all.collect()
+}
+
+/// Sources are read by the nodes, the result goes out from where it is, all of it at the rate that was asked for.
+#[test]
+fn nodes_read_from_an_object_store_and_deliver_there() {
+    let Some(cluster) = cluster(3) else { return };
+    let store = Objects::start(&cluster);
+    store.says(&["bucket", "books"]);
+    let mut wanted = String::new();
+    let mut put = vec!["put".to_owned(), "books".to_owned()];
+    for n in 10..22 {
+        put.extend([format!("in/f{n}"), format!("piece {n}\n")]);
+        wanted.push_str(&format!("PIECE {n}\n"));
+    }
+    store.says(&put.iter().map(String::as_str).collect::<Vec<_>>());
+    store.says(&["fill", "books", "in/large", &LARGE.to_string()]);
+    let desk = Desk::new(&cluster, "alice", BOOKS);
+    // What the run will read is known, and so is what is not there, before a node does anything.
+    let plan = format!("{} tarn plan {TIER} wf.toml", store.variables());
+    let plan = desk.run("-N3 -n24", &plan);
+    assert!(plan.contains("12.00 MiB in"), "{plan}");
+    desk.write("none.toml", &BOOKS.replace("books/in/", "books/nothing/"));
+    let none = format!("{} tarn run {TIER} none.toml", store.variables());
+    let (status, none) = desk.start("-N3 -n24", &none).end();
+    assert_eq!(status, Some(3), "{none}");
+    assert!(
+        none.contains("there is nothing at s3://books/nothing/"),
+        "{none}"
+    );
+    assert!(!desk.path(".tarn/runs/books-1").exists());
+    let run = format!(
+        "{} tarn run {TIER} --external-rate 8MB/s wf.toml",
+        store.variables()
+    );
+    let said = desk.run("-N3 -n24", &run);
+    assert_eq!(store.says(&["get", "books", "out/text"]), wanted, "{said}");
+    assert_eq!(
+        store.says(&["get", "books", "out/nodes"]),
+        "node1\nnode2\nnode3\n"
+    );
+    // What has no letters is as it was.
+    let sum = |key| store.says(&["sum", "books", key]);
+    assert_eq!(sum("out/large"), sum("in/large"));
+    assert_eq!(
+        store.keys("books", "out/"),
+        ["out/.tarn-manifest", "out/large", "out/nodes", "out/text"]
+    );
+    let moved = transfers(&desk, "books-1");
+    for kind in ["external-in", "external-out"] {
+        let of_kind = || moved.iter().filter(|(k, ..)| k == kind);
+        let bytes: u64 = of_kind().map(|(_, bytes, _)| bytes).sum();
+        assert!(
+            (LARGE..LARGE + 1000).contains(&bytes),
+            "{kind}: {bytes}\n{said}"
+        );
+        for (_, bytes, took) in of_kind() {
+            // 2 ms may run ahead.
+            assert!(
+                *took > *bytes as f64 / RATE - 0.003,
+                "{bytes} bytes in {took} s"
+            );
+        }
+    }
+    assert!(
+        said.contains("12.00 MiB in") && said.contains("12.00 MiB out"),
+        "{said}"
+    );
+    // Again, from other nodes: nothing has changed, nothing runs. What has changed is read.
+    let again = format!("{} tarn run {TIER} wf.toml", store.variables());
+    let said = desk.run("-N2 -n16", &again);
+    assert!(said.contains("0 run, 14 unchanged"), "{said}");
+    store.says(&["put", "books", "in/f10", "another\n"]);
+    desk.run("-N2 -n16", &again);
+    let text = store.says(&["get", "books", "out/text"]);
+    assert_eq!(text, wanted.replace("PIECE 10", "ANOTHER"));
+    // Nothing that tarn keeps has the secret.
+    let found = desk.shell(&format!(
+        "grep -rlaE '{SECRET}|X-Amz-Signature' .tarn; true"
+    ));
+    assert_eq!(found, "");
+}
+
+/// What has no `dest` goes to the store from the node that has it, and comes from there to the one that needs it.
+#[test]
+fn nodes_stage_through_an_object_store() {
+    let Some(cluster) = cluster(2) else { return };
+    let store = Objects::start(&cluster);
+    store.says(&["bucket", "through"]);
+    store.says(&["put", "through", "in/f10", "one\n", "in/f11", "two\n"]);
+    store.says(&["fill", "through", "in/large", &LARGE.to_string()]);
+    let external = "name = \"books\"\nexternal = \"s3://through/ext/\"";
+    let through = BOOKS
+        .replace("name = \"books\"", external)
+        .replace("s3://books/", "s3://through/");
+    let desk = Desk::new(&cluster, "alice", &through);
+    let run = format!(
+        "{} tarn run {TIER} --policy stage-through wf.toml",
+        store.variables()
+    );
+    let said = desk.run("-N2 -n16", &run);
+    let text = store.says(&["get", "through", "out/text"]);
+    assert_eq!(text, "ONE\nTWO\n", "{said}");
+    let moved = transfers(&desk, "books-1");
+    for kind in ["external-in", "external-out"] {
+        let of_kind = moved.iter().filter(|(k, ..)| k == kind);
+        let bytes: u64 = of_kind.map(|(_, bytes, _)| bytes).sum();
+        assert!(bytes >= 2 * LARGE, "{kind}: {bytes}\n{said}");
+    }
+    let none: [&str; 0] = [];
+    assert_eq!(store.keys("through", "ext/"), none, "{said}");
+    assert!(store.uploads("through").is_empty(), "{said}");
+}
+
+/// One step whose result takes a while to go out.
+const SLOW: &str = r#"
+name = "slow"
+
+[data.end]
+dest = "s3://slow/out/"
+
+[[step]]
+name = "make"
+run = "echo $TARN_NODE >> $TARN_WORKFLOW_DIR/began; seq -f %07g 3000000 > $TARN_end/large; echo small > $TARN_end/small"
+out = ["end"]
+"#;
+
+/// The node that delivers is gone in the middle, then all of the run is.
+#[test]
+fn a_delivery_to_an_object_store_is_interrupted() {
+    let Some(cluster) = cluster(3) else { return };
+    let store = Objects::start(&cluster);
+    store.says(&["bucket", "slow"]);
+    let desk = Desk::new(&cluster, "alice", SLOW);
+    let wanted = desk.shell("seq -f %07g 3000000 | md5sum | cut -d ' ' -f 1");
+    let slow = format!(
+        "{} tarn run {TIER} --external-rate 3MB/s wf.toml",
+        store.variables()
+    );
+    let under_way = || {
+        let is_begun = || store.uploads("slow").iter().any(|parts| *parts > 0);
+        let waited = wait_until("a part is there", LATER, is_begun);
+        waited.unwrap_or_else(|e| panic!("{e:#}"));
+        assert!(store.keys("slow", "out/.tarn-upload").len() == 1);
+    };
+    let is_whole = |said: &str| {
+        assert_eq!(store.says(&["sum", "slow", "out/large"]), wanted, "{said}");
+        let keys = ["out/.tarn-manifest", "out/large", "out/small"];
+        assert_eq!(store.keys("slow", "out/"), keys, "{said}");
+        // The upload that was interrupted has ended.
+        let uploads = store.uploads("slow");
+        assert!(uploads.is_empty(), "{uploads:?}: {said}");
+    };
+    let running = desk.start("-N3 -n24 --no-kill", &slow);
+    let node = wait_for_begin(&desk, 1);
+    under_way();
+    cluster
+        .node(node)
+        .power_cut()
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    let (status, said) = running.end();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains(&format!("node{node}")) && said.contains("is lost ("),
+        "{said}"
+    );
+    assert_ne!(began(&desk), [node]);
+    is_whole(&said);
+    // Another version of it, and the whole run is killed.
+    desk.write("wf.toml", &SLOW.replace("echo small", "echo smaller"));
+    let times = began(&desk).len();
+    let running = desk.start("-N2 -n16", &slow);
+    wait_for_begin(&desk, times + 1);
+    // What was there is not sent again: only a large file that is another one is.
+    let (status, said) = running.end();
+    assert_eq!(status, Some(0), "{said}");
+    is_whole(&said);
+    assert_eq!(store.says(&["get", "slow", "out/small"]), "smaller\n");
+    let other = SLOW.replace("seq -f %07g 3000000", "seq -f %07g 3000001");
+    desk.write("wf.toml", &other);
+    let wanted = desk.shell("seq -f %07g 3000001 | md5sum | cut -d ' ' -f 1");
+    let running = desk.start("-N2 -n16", &slow);
+    under_way();
+    let kill = ["pkill", "-KILL", "-u", "alice", "-x", "tarn"];
+    cluster
+        .exec("root", &kill)
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    running.end();
+    let gone = wait_until("the nodes are free", Duration::from_secs(60), || {
+        let jobs = cluster.exec("root", &["squeue", "-h"]);
+        jobs.is_ok_and(|jobs| jobs.trim().is_empty())
+    });
+    gone.unwrap_or_else(|e| panic!("{e:#}"));
+    // The tree has old and new objects: nobody is told that it is whole.
+    assert!(
+        !store
+            .keys("slow", "out/")
+            .contains(&"out/.tarn-manifest".to_owned())
+    );
+    let said = desk.run("-N2 -n16", &format!("{} tarn resume", store.variables()));
+    assert_eq!(store.says(&["sum", "slow", "out/large"]), wanted, "{said}");
+    assert!(store.uploads("slow").is_empty(), "{said}");
+    assert_eq!(store.keys("slow", "out/.tarn").len(), 1, "{said}");
+}

@@ -1,0 +1,558 @@
+//! What is done about each block of commands of the pages.
+
+/// What is done about a block.
+pub(crate) enum Way {
+    /// It is run as it is printed, after those above it.
+    Run(Run),
+    /// This test covers it: its file, and its name.
+    Test(&'static str, &'static str),
+    /// It cannot be run in a test, for this reason.
+    Not(&'static str),
+}
+
+/// How a block is run.
+pub(crate) struct Run {
+    /// Programs and modules of Python without which it is left out, and that is said.
+    pub(crate) needs: &'static [&'static str],
+    /// The block of another label above it that the page has one save: its label, and the file.
+    pub(crate) saves: Option<(&'static str, &'static str)>,
+    /// What makes what the page takes for granted, and what a terminal does beforehand.
+    pub(crate) given: &'static [&'static str],
+    /// For a block that ends when it is told to: what a reader does meanwhile. It goes on until the page ends.
+    pub(crate) beside: Option<&'static str>,
+    /// What must hold afterwards.
+    pub(crate) then: &'static str,
+}
+
+const PLAIN: Run = Run {
+    needs: &[],
+    saves: None,
+    given: &[],
+    beside: None,
+    then: "",
+};
+const RUN: Way = Way::Run(PLAIN);
+
+/// Commands that no page's block is run for, by what its lines begin with: they measure for minutes, on a machine that does nothing else. They
+/// are parsed (parser.rs); `bench_*.rs` and `reproduce.rs` of crates/cli/tests have small cases of them.
+pub(crate) const LONG: &[&str] = &["tarn bench ", "tarn reproduce", "bench/"];
+
+/// A page, and its blocks: by words that are in this one alone, and what is done about it. What is [`LONG`] is not listed.
+pub(crate) type Page = (&'static str, &'static [(&'static str, Way)]);
+
+/// A program with HDF5, as the pages name it.
+const SIMULATE: &str = r#"
+export PATH=$PYTHONS/new/bin:$PATH
+cat > simulate.py <<'END'
+import h5py
+with h5py.File("result.h5", "w") as file:
+    file["x"] = range(1000)
+END
+"#;
+
+/// Two nodes, as far as dataspaces are concerned; this one is n1.
+const TWO_NODES: &str = r#"
+printf 'key = "%064d"\n[nodes.n1]\naddress = "127.0.0.1:7411"\n[nodes.n2]\naddress = "127.0.0.1:7412"\n' 1 > peers.toml
+chmod 600 peers.toml
+for n in n1 n2; do
+    mkdir -p /dev/shm/$n
+    tarnd --node-name $n --socket /run/$n --state $n --peers peers.toml --space fast=/dev/shm/$n:64MiB &
+    soon test -S /run/$n
+done
+export TARN_SOCKET=/run/n1
+"#;
+
+/// A recorded workflow of two tasks.
+const RECORDED: &str = r#"
+cat > montage.json <<'END'
+{"name": "montage", "schemaVersion": "1.5", "workflow": {
+  "specification": {
+    "tasks": [
+      {"name": "a", "id": "a", "parents": [], "children": ["b"], "inputFiles": ["raw"], "outputFiles": ["half"]},
+      {"name": "b", "id": "b", "parents": ["a"], "children": [], "inputFiles": ["half"], "outputFiles": ["whole"]}],
+    "files": [{"id": "raw", "sizeInBytes": 1000000}, {"id": "half", "sizeInBytes": 500000}, {"id": "whole", "sizeInBytes": 9000}]},
+  "execution": {"makespanInSeconds": 15, "executedAt": "2026-01-01", "tasks": [
+    {"id": "a", "runtimeInSeconds": 10, "coreCount": 1}, {"id": "b", "runtimeInSeconds": 5, "coreCount": 1}]}}}
+END
+gzip montage.json
+"#;
+
+/// A run of that name, and a copy of its log.
+const MONTAGE: &str = r#"
+cat > montage.toml <<'END'
+name = "montage"
+[data.picture]
+dest = "picture"
+[[step]]
+name = "draw"
+run = "seq 1000 > $TARN_picture/pixels"
+out = ["picture"]
+END
+tarn run montage.toml
+mkdir -p path/to
+cp .tarn/runs/montage-1/events.log path/to
+"#;
+
+pub(crate) const PAGES: &[Page] = &[
+    (
+        "README.md",
+        &[
+            (
+                "make demo",
+                Way::Not(
+                    "`make test` is what runs this; `make demo` makes its mosaic, as scripts/montage-check.sh does",
+                ),
+            ),
+            (
+                "tarn plan words.toml",
+                Way::Run(Run {
+                    saves: Some(("toml", "words.toml")),
+                    then: "test $(cat result/words) = 3000; cmp result/words result-through/words",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "tarn h5 exec",
+                Way::Run(Run {
+                    needs: &["h5dump", "h5py"],
+                    given: &[SIMULATE],
+                    then: "h5dump -H result.h5 | grep -q '( 1000 )'",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "tarn block serve",
+                Way::Run(Run {
+                    needs: &["nbdkit", "nbdinfo", "nbdkit.h"],
+                    beside: Some(
+                        "soon bash -c 'nbdinfo nbd+unix:///?socket=$(echo /run/user/1000/tarn-block-*/socket)'",
+                    ),
+                    ..PLAIN
+                }),
+            ),
+            (
+                "ibv_devinfo",
+                Way::Run(Run {
+                    needs: &["ibv_devinfo", "verbs.h"],
+                    ..PLAIN
+                }),
+            ),
+            (
+                "tarn sim",
+                Way::Run(Run {
+                    then: "test -s table4.html",
+                    ..PLAIN
+                }),
+            ),
+        ],
+    ),
+    (
+        "docs/block.md",
+        &[
+            (
+                "tarn block serve",
+                Way::Run(Run {
+                    needs: &["nbdkit", "nbdkit.h"],
+                    beside: Some("soon test -S /dev/shm/me/socket"),
+                    ..PLAIN
+                }),
+            ),
+            (
+                "nbdinfo",
+                Way::Run(Run {
+                    needs: &["nbdkit", "nbdinfo", "nbdkit.h"],
+                    ..PLAIN
+                }),
+            ),
+            (
+                "nbd-client",
+                Way::Not("it needs a kernel with the module nbd"),
+            ),
+            (
+                "nbdfuse",
+                Way::Test(
+                    "crates/cli/tests/nbd/kernel.rs",
+                    "the_kernel_reads_and_writes_it_and_mounts_a_file_system_on_it",
+                ),
+            ),
+        ],
+    ),
+    ("docs/checkpoint-models.md", &[("tarn ckpt model", RUN)]),
+    (
+        "docs/checkpoints.md",
+        &[
+            (
+                "tarn ckpt ls",
+                Way::Test(
+                    "crates/cli/tests/ckpt.rs",
+                    "versions_are_listed_with_what_can_be_restored_of_them",
+                ),
+            ),
+            (
+                "tarn ckpt show",
+                Way::Test(
+                    "crates/cli/tests/ckpt.rs",
+                    "a_flipped_bit_is_found_where_it_is",
+                ),
+            ),
+            (
+                "tarn run heat.toml",
+                Way::Test(
+                    "crates/cli/tests/restart.rs",
+                    "a_step_that_is_killed_goes_on_from_its_newest_version_until_it_is_done",
+                ),
+            ),
+        ],
+    ),
+    ("docs/energy.md", &[("tarn nodes", RUN)]),
+    (
+        "docs/guide/first-hour.md",
+        &[
+            ("tarn doctor", FIRST_HOUR),
+            ("mkdir -p first/books", FIRST_HOUR),
+            ("tarn why counts", FIRST_HOUR),
+            ("seq 4000", FIRST_HOUR),
+            ("touch allowed", FIRST_HOUR),
+            ("stage-through", FIRST_HOUR),
+            ("tarn sim", FIRST_HOUR),
+            ("tarn data rm", FIRST_HOUR),
+        ],
+    ),
+    (
+        "docs/guide/inside-your-allocation.md",
+        &[
+            ("mkdir -p words/books", ALLOCATION),
+            ("sbatch", ALLOCATION),
+            ("--tier fast", ALLOCATION),
+            ("both.toml <<", ALLOCATION),
+            ("tarn why work", ALLOCATION),
+        ],
+    ),
+    (
+        "docs/guide/installing-on-your-cluster.md",
+        &[
+            ("mkdir -p /etc/tarn", INSTALLING),
+            ("enable --now tarnd-controller", INSTALLING),
+            ("tarn slurm install\n", INSTALLING),
+            ("--check", INSTALLING),
+            ("tarn submit", INSTALLING),
+            ("tarn usage", INSTALLING),
+            ("tarn slurm off", INSTALLING),
+            ("--remove", INSTALLING),
+            ("disable --now tarnd-site", INSTALLING),
+        ],
+    ),
+    (
+        "docs/hdf5.md",
+        &[
+            (
+                "n2:fast",
+                Way::Run(Run {
+                    needs: &["h5dump", "h5py"],
+                    given: &[SIMULATE, TWO_NODES],
+                    then: "h5dump -H result.h5 | grep -q '( 1000 )'",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "watch.py",
+                Way::Run(Run {
+                    needs: &["h5dump", "h5py"],
+                    given: &[WATCH],
+                    then: "wait $!",
+                    ..PLAIN
+                }),
+            ),
+        ],
+    ),
+    (
+        "docs/install.md",
+        &[(
+            "spack install",
+            Way::Not("no Spack is here, and it builds what it needs for hours"),
+        )],
+    ),
+    (
+        "docs/memory-modes.md",
+        &[(
+            "tarn mode",
+            Way::Test(
+                "crates/cli/tests/mode.rs",
+                "a_change_is_made_once_and_a_reboot_makes_it_so",
+            ),
+        )],
+    ),
+    (
+        "docs/object-stores.md",
+        &[
+            (
+                "AWS_PROFILE=climate",
+                Way::Test(
+                    "crates/cli/tests/object_store.rs",
+                    "a_run_reads_from_a_store_and_delivers_there",
+                ),
+            ),
+            (
+                "tarn data copy",
+                Way::Test(
+                    "crates/cli/tests/data_outside.rs",
+                    "trees_and_files_are_copied_to_a_store_and_from_it",
+                ),
+            ),
+        ],
+    ),
+    (
+        "docs/objects.md",
+        &[
+            (
+                "export TARN_OBJECTS=store",
+                Way::Run(Run {
+                    given: &["seq 10 > mesh.dat; mkdir store"],
+                    then: "cmp copy.dat mesh.dat; test ! -s store/mesh/coarse/1.obj",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "--from n2",
+                Way::Test(
+                    "crates/daemon/tests/objects.rs",
+                    "an_object_is_brought_from_another_node_and_is_the_same_there",
+                ),
+            ),
+        ],
+    ),
+    (
+        "docs/results.md",
+        &[
+            ("--policy fcfs,greedy", RUN),
+            (
+                "for x in",
+                Way::Not("FILE stands for recorded workflows that are no part of the repository"),
+            ),
+        ],
+    ),
+    ("docs/scheduling.md", &[("tarn sim", RUN)]),
+    (
+        "docs/sim.md",
+        &[
+            (
+                "montage.json.gz",
+                Way::Run(Run {
+                    given: &[RECORDED],
+                    ..PLAIN
+                }),
+            ),
+            (
+                "--replay",
+                Way::Run(Run {
+                    given: &[MONTAGE],
+                    ..PLAIN
+                }),
+            ),
+            ("--calibrate", RUN),
+        ],
+    ),
+    (
+        "docs/site.md",
+        &[
+            (
+                "store dram=",
+                Way::Test(
+                    "tests/tests/site/levels.rs",
+                    "jobs_hand_on_data_that_came_down_and_goes_up_for_its_reader",
+                ),
+            ),
+            (
+                "/kerberos/project",
+                Way::Test(
+                    "tests/tests/site/data.rs",
+                    "a_jobs_own_step_copies_where_only_it_can",
+                ),
+            ),
+            (
+                "srun refine",
+                Way::Test(
+                    "tests/tests/site/lent.rs",
+                    "a_job_has_partitions_on_its_nodes_as_long_as_it_is_there",
+                ),
+            ),
+            (
+                "tarnd --controller",
+                Way::Test(
+                    "tests/tests/site/jobs.rs",
+                    "three_jobs_hand_on_their_data_on_the_nodes",
+                ),
+            ),
+        ],
+    ),
+    (
+        "docs/tasks.md",
+        &[
+            (
+                "# everywhere.sh",
+                Way::Test(
+                    "tests/tests/tasks.rs",
+                    "programs_of_one_step_reach_each_other",
+                ),
+            ),
+            (
+                "tarnd --socket",
+                Way::Run(Run {
+                    beside: Some("soon test -S /run/user/1000/tarn"),
+                    ..PLAIN
+                }),
+            ),
+        ],
+    ),
+    (
+        "docs/testing-slurm.md",
+        &[(
+            "slurm-cluster up",
+            Way::Test("tests/tests/slurm_cluster.rs", "programs_run_over_nodes"),
+        )],
+    ),
+    (
+        "docs/verbs.md",
+        &[
+            (
+                "ibv_devinfo",
+                Way::Run(Run {
+                    needs: &["ibv_devinfo", "ib_write_bw", "verbs.h"],
+                    ..PLAIN
+                }),
+            ),
+            (
+                "--mmap-offset",
+                Way::Run(Run {
+                    needs: &["ib_write_bw", "verbs.h"],
+                    ..PLAIN
+                }),
+            ),
+        ],
+    ),
+    (
+        "docs/workflow-file.md",
+        &[(
+            "#SBATCH --job-name=solve",
+            Way::Test(
+                "crates/cli/tests/scripts.rs",
+                "scripts_are_planned_and_run_as_one_workflow",
+            ),
+        )],
+    ),
+    (
+        "examples/analysis/README.md",
+        &[(
+            "tarn run",
+            Way::Run(Run {
+                needs: &["xarray", "dask", "zarr"],
+                ..PLAIN
+            }),
+        )],
+    ),
+    (
+        "examples/checkpoints/README.md",
+        &[
+            (
+                "make install",
+                Way::Run(Run {
+                    needs: &["gfortran", "pkg-config"],
+                    given: &["cd ../..; mkdir /dev/shm/tier"],
+                    ..PLAIN
+                }),
+            ),
+            (
+                "torch_state.py",
+                Way::Test(
+                    "tests/tests/training.rs",
+                    "training_goes_on_from_a_buddys_memory_when_a_node_is_lost",
+                ),
+            ),
+        ],
+    ),
+    (
+        "examples/lammps/README.md",
+        &[(
+            "tarn run",
+            Way::Run(Run {
+                needs: &["lmp"],
+                ..PLAIN
+            }),
+        )],
+    ),
+    (
+        "examples/montage/README.md",
+        &[(
+            "tarn run",
+            Way::Run(Run {
+                needs: &["mProjectPP", "astropy"],
+                then: "test -s results/picture/mosaic.png",
+                ..PLAIN
+            }),
+        )],
+    ),
+    (
+        "examples/openfoam/README.md",
+        &[(
+            "salloc",
+            Way::Test("tests/tests/openfoam.rs", "mpirun_solves_on_two_nodes"),
+        )],
+    ),
+    ("examples/tasks/README.md", &[("make -C ../.. build", RUN)]),
+    (
+        "examples/training/README.md",
+        &[
+            (
+                "mkdir -p phx",
+                Way::Run(Run {
+                    needs: &["torch"],
+                    ..PLAIN
+                }),
+            ),
+            (
+                "sbatch",
+                Way::Test(
+                    "tests/tests/training.rs",
+                    "training_goes_on_from_a_buddys_memory_when_a_node_is_lost",
+                ),
+            ),
+            (
+                "MASTER_PORT",
+                Way::Run(Run {
+                    needs: &["torch"],
+                    ..PLAIN
+                }),
+            ),
+        ],
+    ),
+    ("examples/weiland-table4/README.md", &[("tarn sim", RUN)]),
+];
+
+const FIRST_HOUR: Way = Way::Test(
+    "tests/tests/guide.rs",
+    "the_first_hour_works_when_followed_word_for_word",
+);
+const ALLOCATION: Way = Way::Test(
+    "tests/tests/guide.rs",
+    "the_page_works_when_followed_word_for_word",
+);
+const INSTALLING: Way = Way::Test(
+    "tests/tests/installing.rs",
+    "the_page_works_when_followed_word_for_word",
+);
+
+/// A simulation that writes a file at each of its steps, and what looks at it after one.
+const WATCH: &str = r#"
+export PATH=$PYTHONS/new/bin:$PATH
+cat > simulate.py <<'END'
+import h5py
+for step in range(3):
+    with h5py.File("steps.h5", "w") as file:
+        file["x"] = [step]
+END
+cat > watch.py <<'END'
+import h5py
+with h5py.File("steps.h5") as file:
+    assert file["x"][0] in range(3)
+END
+"#;
