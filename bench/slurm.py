@@ -8,15 +8,15 @@ import sys
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.append(os.path.join(TOP, "bench", "experiments"))
+from experiment import run
+
 CLUSTER = os.path.join(TOP, "tests", "cluster", "slurm-cluster")
 
 
 def done(command):
     """What a command says; it must succeed."""
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed ({ended.returncode}):\n{(ended.stdout + ended.stderr)[-4000:]}")
-    return ended.stdout
+    return run(command, stdin=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager
@@ -27,7 +27,9 @@ def cluster(folder, nodes, memory, tier, options=()):
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         if holder.stdout.readline() != "ready\n":
-            sys.exit(f"no cluster came up: {log.name}")
+            # The file may go with its folder.
+            with open(log.name, encoding="utf-8", errors="replace") as said:
+                sys.exit(f"{said.read()[-4000:].strip()}\nno cluster came up: {' '.join(command[:4])}")
         yield lambda script: done([CLUSTER, "exec", "--dir", folder, "--", "bash", "-c", script])
     finally:
         holder.stdin.close()

@@ -4,7 +4,6 @@
 import os
 import re
 import shutil
-import subprocess
 import time
 
 import cluster
@@ -65,7 +64,7 @@ class Desk:
 
     def act(self, what, node):
         """Has the cluster lose or start a node."""
-        subprocess.run([os.path.join(TOP, "tests", "cluster", "slurm-cluster"), what, "--dir", self.top, node], check=True, capture_output=True)
+        run([os.path.join(TOP, "tests", "cluster", "slurm-cluster"), what, "--dir", self.top, node])
 
 
 def read(path):

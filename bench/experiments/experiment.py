@@ -165,11 +165,15 @@ def asked(values, least=None, most=None):
 
 def every(*verdicts):
     """Of a claim with several parts."""
+    if not verdicts:
+        raise ValueError("a claim asks for something")
     return FAILS if FAILS in verdicts else UNCLEAR if UNCLEAR in verdicts else HOLDS
 
 
 def some(*verdicts):
     """Of a claim that speaks of the best case ("up to")."""
+    if not verdicts:
+        raise ValueError("a claim asks for something")
     return HOLDS if HOLDS in verdicts else UNCLEAR if UNCLEAR in verdicts else FAILS
 
 
@@ -184,11 +188,11 @@ def factors(values, digits=1):
     return f"{low} times" if low == high else f"{low} to {high} times"
 
 
-def claim(text, paper, here, verdict):
-    """What a paper claims, and whether it holds here: by `asked`, `every`, `some` or `exact`, or UNCLEAR where nothing here can tell."""
+def claim(text, paper, here, verdict, how=None):
+    """What a paper claims, and whether it holds here: by `asked`, `every`, `some` or `exact`, or UNCLEAR where nothing here can tell. `how` where its figures came about otherwise than the experiment's."""
     if verdict not in (HOLDS, FAILS, UNCLEAR):
         raise ValueError(f"{verdict!r} is no verdict")
-    return {"claim": text, "paper": paper, "here": here, "verdict": verdict}
+    return {"claim": text, "paper": paper, "here": here, "verdict": verdict, **({} if how is None else {"how": how})}
 
 
 def main(about, measure):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import tempfile
 
 from experiment import MIB, TOP, missing
 
@@ -64,21 +65,38 @@ def need_plugin(bench):
 def writers(command, folder, ranks, kind, whole, environment=None):
     """Processes that wait to be told to write so many bytes together; the rate of a round of all, in MB/s."""
     words = [[*command, "-c", WRITES, str(rank), str(ranks), kind, str(whole)] for rank in range(ranks)]
-    all_of_them = [subprocess.Popen(w, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for w in words]
+    all_of_them, errors = [], []
+
+    def line(at):
+        """The next that a writer says."""
+        said = all_of_them[at].stdout.readline()
+        if said:
+            return said
+        status = all_of_them[at].wait()
+        errors[at].seek(0)
+        raise SystemExit(f"{errors[at].read()[-4000:].strip()}\nwriter {at + 1} of {ranks} of one file ({kind}) ended with {status}")
 
     def once():
         for child in all_of_them:
-            child.stdin.write("go\n")
-            child.stdin.flush()
-        times = [tuple(map(float, child.stdout.readline().split())) for child in all_of_them]
+            # One that is not there any more is told by what it does not say.
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write("go\n")
+                child.stdin.flush()
+        times = [tuple(map(float, line(at).split())) for at in range(ranks)]
         return whole / 1e6 / (max(end for _, end in times) - min(begin for begin, _ in times))
 
     try:
-        for child in all_of_them:
-            if child.stdout.readline() != "ready\n":
+        for w in words:
+            errors.append(tempfile.TemporaryFile("w+", errors="replace"))
+            all_of_them.append(subprocess.Popen(w, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors[-1], text=True))
+        for at in range(ranks):
+            if line(at) != "ready\n":
                 raise SystemExit("a writer of the file did not begin")
         yield once
     finally:
         for child in all_of_them:
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
             child.wait()
+        for error in errors:
+            error.close()

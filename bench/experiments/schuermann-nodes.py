@@ -2,6 +2,7 @@
 """Storage memory of 1 to 8 nodes at once, from these nodes and from nodes without storage; HDF5 over all of them (Schürmann 2014, Figure 4, section 6.3)."""
 
 import contextlib
+import itertools
 import statistics
 
 import dsa
@@ -49,10 +50,10 @@ def swept(place, counts, rounds, warm, seconds):
 
 
 def one_file(bench, place, path, counts, rounds, whole):
-    """MB/s of writers of one HDF5 file, by the number of storage nodes that it lies on."""
+    """MB/s of writers of one HDF5 file, by the number of storage nodes that it lies on, in turns."""
     found = {}
-    for count in counts:
-        say(f"HDF5 over {count} storage nodes")
+    for turn, count in itertools.product(range(rounds), counts):
+        say(f"{turn + 1}/{rounds}: HDF5 over {count} storage nodes")
         names = [f"s{n}:fast/h{count}" for n in range(1, count + 1)]
         for name in names:
             place.tarn("c1", "partition", "create", name, f"{whole // count + 16 * MIB} B")
@@ -64,7 +65,8 @@ def one_file(bench, place, path, counts, rounds, whole):
         shared = [*through, "--set", "share=writers", "--", path]
         with hdf5.writers(shared, place.folder, WRITERS, "hdf5", whole, environment) as write:
             # The first round warms up.
-            found[count] = [write() for _ in range(rounds + 1)][1:]
+            write()
+            found.setdefault(count, []).append(write())
         for name in names:
             place.tarn("c1", "partition", "rm", name)
     return found
@@ -86,7 +88,7 @@ def measure(bench):
         found = swept(place, counts, rounds, warm, seconds)
         for n in range(1, most + 1):
             place.tarn("c1", "partition", "rm", f"s{n}:fast/p")
-        written = one_file(bench, place, path, counts, bench.choose(2, 5), whole)
+        written = one_file(bench, place, path, counts, rounds, whole)
     link = MBIT / 8
     grown = {what: times(found[(OTHERS, what, most)], found[(OTHERS, what, 1)]) for what in ("write", "read")}
     alike = {what: times(found[(OTHERS, what, most)], found[(STORAGE, what, most)]) for what in ("write", "read")}

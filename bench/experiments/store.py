@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import random
 import subprocess
-import threading
+import sys
+import time
 
 from experiment import TOP, need, run, say
 
@@ -31,50 +31,49 @@ def store(folder, mbit, latency):
     """Its mounted folder, for as long as it is there."""
     path = os.path.join(folder, "store")
     say(f"an external store at {mbit} Mbit/s")
-    run([STORE, "up", path, mbit, latency])
     try:
+        run([STORE, "up", path, mbit, latency])
         yield os.path.join(path, "mnt")
     finally:
         subprocess.run([STORE, "down", path], check=False)
 
 
 class Neighbour:
-    """Another job that uses the external store, as `with` block: it writes for some seconds, computes for some, and so on, by a seed.
+    """Another job that writes to the external store all the time, as `with` block.
 
     It runs when nobody else wants the processor, since such a job is on other nodes.
     """
 
-    SECONDS = (2, 10)
+    SAID = (
+        "The other job is a process of this machine that writes to the store all the time. It has the processor only when nobody else wants it (SCHED_IDLE), as such a job is on other nodes; "
+        "the store's server and client share the processors with what is measured."
+    )
+    # Longer than any experiment may take.
+    SECONDS = 3600
 
-    def __init__(self, outside, seed):
-        self.path, self.random, self.ends = os.path.join(outside, "neighbour"), random.Random(seed), threading.Event()
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        """In turns, whichever comes first."""
-        writes = self.random.random() < 0.5
-        while not self.ends.is_set():
-            seconds = self.random.uniform(*self.SECONDS)
-            if writes:
-                self.write(seconds)
-            else:
-                self.ends.wait(seconds)
-            writes = not writes
-
-    def write(self, seconds):
-        """The same file, for so long."""
-        words = ["chrt", "--idle", "0", "timeout", str(seconds), "sh", "-c", 'while dd if=/dev/zero of="$0" bs=1M count=16 conv=fsync; do :; done', self.path]
-        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as writer:
-            while writer.poll() is None and not self.ends.wait(0.05):
-                pass
-            writer.terminate()
+    def __init__(self, outside):
+        self.path, self.writer = os.path.join(outside, "neighbour"), None
 
     def __enter__(self):
-        self.thread.start()
+        words = ["chrt", "--idle", "0", "timeout", str(self.SECONDS), "sh", "-c", 'while dd if=/dev/zero of="$0" bs=1M count=16 conv=fsync; do :; done', self.path]
+        self.writer = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        while not (os.path.exists(self.path) and os.path.getsize(self.path) > 0):
+            self.check()
+            time.sleep(0.05)
 
-    def __exit__(self, *_):
-        self.ends.set()
-        self.thread.join()
+    def check(self):
+        """Ends if it writes no more."""
+        if self.writer.poll() is not None:
+            sys.exit(f"the other job, which writes to the store, has ended with {self.writer.returncode}: is the store full?")
+
+    def __exit__(self, kind, *_):
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self.writer.terminate()
+            self.writer.wait()
+            os.remove(self.path)
 
 
 def fresh(mounted):

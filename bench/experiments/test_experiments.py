@@ -99,6 +99,9 @@ class Verdicts(unittest.TestCase):
         self.assertEqual([every(HOLDS, HOLDS), every(HOLDS, UNCLEAR), every(HOLDS, UNCLEAR, FAILS)], [HOLDS, UNCLEAR, FAILS])
         self.assertEqual([some(FAILS, HOLDS), some(FAILS, UNCLEAR), some(FAILS, FAILS)], [HOLDS, UNCLEAR, FAILS])
         self.assertEqual([exact(True), exact(False)], [HOLDS, FAILS])
+        for nothing in (every, some, lambda: asked([1])):
+            with self.assertRaises(ValueError):
+                nothing()
 
     def test_a_claim_takes_a_verdict_of_the_rule_only(self):
         self.assertEqual(claim("c", "p", "h", asked([3], least=1))["verdict"], HOLDS)
@@ -278,7 +281,7 @@ class Pages(unittest.TestCase):
     """Each experiment has its page, and each page its experiment."""
 
     def test_names(self):
-        pages = sorted(name.removesuffix(".md") for name in os.listdir(PAGES) if name not in ("README.md",))
+        pages = sorted(name.removesuffix(".md") for name in os.listdir(PAGES) if name.endswith(".md") and name != "README.md")
         self.assertEqual(pages, NAMES)
 
     def test_sections(self):

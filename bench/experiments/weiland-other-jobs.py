@@ -22,6 +22,10 @@ MBIT, LATENCY = 800, 300
 FILES = 10
 # Of what copies are held to, bytes a second: a tenth of the store.
 RATE = MBIT * 1_000_000 // 8 // 10
+# Seconds that what goes on beside may take until it is further, and until it has ended when it is told to.
+PATIENCE, LAST = 60, 10
+# Has a byte for each time that it has ended well.
+ENDED = "ended"
 ALONE, THROUGH, KEPT, STAGES, HELD = "alone", "a workflow over the store", "the same workflow on the nodes' tiers, by tarn", "input staged in by tarn", "the same, held to a rate"
 
 
@@ -36,16 +40,14 @@ def written(path, lines):
         file.write("\n".join(lines) + "\n")
 
 
-def command(bench, outside, kind, size):
-    """What goes on beside the job: a shell's command, again and again."""
-    folder = os.path.join(bench.folder, "beside")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+def command(bench, outside, folder, tier, kind, size):
+    """What goes on beside the job, in a folder: a shell's command, again and again, or once for what takes longer than the job. It ends with what fails."""
     path = os.path.join(folder, "workflow.toml")
-    ran = f"cd {folder}; n=0; while :; do n=$((n + 1)); {bench.tarn} run {path} --nodes 2 --oversubscribe --state state$n"
+    ran = f"{bench.tarn} run {path} --nodes 2 --oversubscribe --tier scm={tier}"
+    begin, again = f"set -e; cd {folder}; n=0", f"echo >> {ENDED}; done"
     if kind == THROUGH:
         at = os.path.join(outside, "made")
-        return f"while :; do rm -rf {at}; {words(bench, 'write', at, size, 2)}; {words(bench, 'read', at, size, 2)}; done"
+        return f"{begin}; while :; do rm -rf {at}; {words(bench, 'write', at, size, 2)}; {words(bench, 'read', at, size, 2)}; {again}"
     if kind == KEPT:
         written(
             path,
@@ -56,29 +58,86 @@ def command(bench, outside, kind, size):
                 f'[[step]]\nname = "read"\nrun = {json.dumps(words(bench, "read", "$TARN_made", size, 2))}\nin = ["made"]',
             ],
         )
-        return f"{ran}; done"
+        return f"{begin}; while :; do n=$((n + 1)); {ran} --state state$n; {again}"
     written(path, ['name = "stages"', f"data.input = {{ source = {json.dumps(os.path.join(outside, 'input'))} }}", '[[step]]\nname = "use"\nrun = "true"\nin = ["input"]'])
     rate = f'--external-rate "{RATE} B/s"' if kind == HELD else ""
-    return f"{ran} {rate}; sleep 600; done"
+    return f"{begin}; {ran} --state state {rate}; echo the run has ended"
+
+
+def held(path):
+    """Bytes of a file that may have gone, or have got another name."""
+    try:
+        return os.lstat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def reached(folder, tier, kind):
+    """How far that is: bytes that are on the tier by now, or a byte for each time that all has ended well."""
+    if kind in (STAGES, HELD):
+        return sum(held(os.path.join(top, name)) for top, _, names in os.walk(tier) for name in names)
+    path = os.path.join(folder, ENDED)
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def until(ready, seconds):
+    """Waits until something is so; False if it takes longer."""
+    for _ in range(10 * seconds):
+        if ready():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def gone(session):
+    """Whether no process of a session is left."""
+    return subprocess.run(["pgrep", "-s", str(session)], stdout=subprocess.DEVNULL, check=False).returncode != 0
+
+
+def end(shell):
+    """Ends what goes on beside: tarn is asked to, and has time for it."""
+    if shell.poll() is None:
+        # It begins nothing more meanwhile.
+        shell.send_signal(signal.SIGSTOP)
+        subprocess.run(["pkill", "-TERM", "-P", str(shell.pid), "-x", "tarn"], check=False)
+        shell.kill()
+    shell.wait()
+    if not until(lambda: gone(shell.pid), LAST):
+        subprocess.run(["pkill", "-KILL", "-s", str(shell.pid)], check=False)
+        until(lambda: gone(shell.pid), LAST)
 
 
 @contextlib.contextmanager
 def beside(bench, outside, kind, size):
-    """Runs something beside, which has begun to use the store, or would have, when the block begins."""
+    """Runs something beside, which has begun to use the store, or would have, when the block begins. Without it the job would have been alone: an error if it fails, comes no further, or has ended before the job."""
     if kind == ALONE:
         yield
         return
-    with open(os.path.join(bench.folder, "beside.log"), "wb") as log:
-        shell = subprocess.Popen(["bash", "-c", command(bench, outside, kind, size)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    folder, path, tier = os.path.join(bench.folder, "beside"), os.path.join(bench.folder, "beside.log"), f"/dev/shm/tarn-beside-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    shell = None
     try:
+        os.makedirs(tier, mode=0o700)
+        with open(path, "wb") as log:
+            words_of_it = ["bash", "-c", command(bench, outside, folder, tier, kind, size)]
+            shell = subprocess.Popen(words_of_it, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         time.sleep(1)
+        if kind in (STAGES, HELD):
+            until(lambda: reached(folder, tier, kind) > 0 or shell.poll() is not None, PATIENCE)
+        before = reached(folder, tier, kind)
         yield
+        went_on = shell.poll() is None
+        # What was under way when the job ended counts.
+        further = until(lambda: reached(folder, tier, kind) > before or shell.poll() is not None, PATIENCE) and reached(folder, tier, kind) > before
+        if not (went_on and further):
+            why = "came no further" if went_on else f"has ended ({shell.poll()})"
+            with open(path, encoding="utf-8", errors="replace") as log:
+                raise SystemExit(f"{log.read()[-2000:]}\n{kind}: it {why} while the job ran, so that the job was alone")
     finally:
-        subprocess.run(["pkill", "-TERM", "-s", str(shell.pid), "-x", "tarn"], check=False)
-        os.killpg(shell.pid, signal.SIGKILL) if shell.poll() is None else None
-        shell.wait()
-        while subprocess.run(["pgrep", "-s", str(shell.pid)], stdout=subprocess.DEVNULL, check=False).returncode == 0:
-            time.sleep(0.1)
+        if shell is not None:
+            end(shell)
+        shutil.rmtree(tier, ignore_errors=True)
 
 
 def measure(bench):

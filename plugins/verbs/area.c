@@ -95,10 +95,12 @@ static void sweep(int folder) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         snprintf(path, sizeof path, "%s/area", entry->d_name);
+        struct stat told;
         int lock = openat(folder, path, OPEN_FLAGS);
         if (lock < 0)
             unlinkat(folder, entry->d_name, AT_REMOVEDIR);
-        else if (flock(lock, LOCK_EX | LOCK_NB) == 0)
+        /* Where another has taken it away meanwhile, the name may be that of a living one. */
+        else if (flock(lock, LOCK_EX | LOCK_NB) == 0 && fstat(lock, &told) == 0 && told.st_nlink > 0)
             folder_remove(folder, entry->d_name);
         if (lock >= 0)
             close(lock);
@@ -296,6 +298,13 @@ static bool datagrams_quiet(const struct queue_pair *qp, uint64_t patience) {
     return true;
 }
 
+/* Whether anybody is connected to it. A process that ends may have taken its files away, but its locks go
+ * when it has ended. */
+static bool is_linked(const struct queue_pair *qp) {
+    struct flock lock = {.l_type = F_WRLCK, .l_start = LINK_LOCKS + (off_t)qp->place, .l_len = 1};
+    return fcntl(context_of(qp->verbs.context)->lock, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
 bool queue_area_quiet(const struct queue_pair *qp, uint64_t patience) {
     if (is_datagram(qp))
         return datagrams_quiet(qp, patience);
@@ -312,10 +321,11 @@ bool queue_area_quiet(const struct queue_pair *qp, uint64_t patience) {
         }
         /* Another value: that request has ended, and those after it see what the caller has changed. One that
          * was killed is never done, and no longer at it. */
-        quiet = atomic_load(&qp->area->busy) != seen || (looked && (!peer || !peer_lives(peer)));
+        quiet =
+            atomic_load(&qp->area->busy) != seen || (looked && (peer ? !peer_lives(peer) : !is_linked(qp)));
         if (late)
             break;
-        if (peer)
+        if (looked)
             nanosleep(&(struct timespec){.tv_nsec = SPIN}, NULL);
     }
     if (peer)

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 struct dsa_partition;
 struct dsa_queue;
@@ -50,6 +51,7 @@ struct domain {
 struct region {
     struct ibv_mr verbs;
     struct dsa_partition *partition; /* kept open while it is registered */
+    uint32_t slot;                   /* its place in the area's partitions, from 1 on; 0: it is memory */
 };
 
 struct channel {
@@ -274,6 +276,13 @@ enum step { STEP_ENDED, STEP_BEGUN, STEP_LATER, STEP_BUSY, STEP_NOT_READY };
 /* STEP_ENDED: work->status says how; STEP_BEGUN: storage has it; STEP_LATER: it is tried again;
  * STEP_BUSY: so it is, as another is at the peer; STEP_NOT_READY: as no receive request is posted. */
 PRIVATE enum step wire_do(struct queue_pair *qp, struct work *work);
+
+/* Stores what an atomic operation has found: false where the program has no such memory any more, or may not
+ * write it, which only the kernel can tell. */
+static inline bool store_old(uint64_t at, uint64_t old) {
+    struct iovec from = {&old, sizeof old}, to = {(void *)(uintptr_t)at, sizeof old};
+    return process_vm_writev(getpid(), &from, 1, &to, 1, 0) == (ssize_t)sizeof old;
+}
 
 /* storage.c, a library of its own, so that only programs that use storage load libtarn. */
 struct storage_ops {

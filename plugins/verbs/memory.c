@@ -86,11 +86,21 @@ static struct region *region_make(struct ibv_pd *pd, void *address, size_t lengt
     return region;
 }
 
+/* Gives its place among the partitions back; with the mutex. */
+static void forget_partition(struct context *context, const struct region *region) {
+    if (region->slot)
+        context->area->partitions[region->slot - 1].name[0] = 0;
+}
+
 static struct ibv_mr *enter_or_free(struct region *region, const struct shared_mr *mr, int code) {
+    struct context *context = context_of(region->verbs.context);
     if (code == 0)
-        code = enter(context_of(region->verbs.context), region, mr);
+        code = enter(context, region, mr);
     if (code == 0)
         return &region->verbs;
+    pthread_mutex_lock(&context->mutex);
+    forget_partition(context, region);
+    pthread_mutex_unlock(&context->mutex);
     if (region->partition)
         storage_ops()->close(region->partition);
     free(region);
@@ -167,7 +177,7 @@ PUBLIC struct ibv_mr *tarn_verbs_reg_partition(struct ibv_pd *pd, const char *na
             at++;
         if (at < MAX_PARTITIONS) {
             context->area->partitions[at] = how;
-            mr.partition = at + 1;
+            region->slot = mr.partition = at + 1;
         } else {
             code = ENOSPC;
         }
@@ -194,8 +204,7 @@ PUBLIC int ibv_dereg_mr(struct ibv_mr *verbs) {
     if (code == 0) {
         context->regions[verbs->handle] = NULL;
         container_of(verbs->pd, struct domain, verbs)->users--;
-        if (mr->partition)
-            context->area->partitions[mr->partition - 1].name[0] = 0;
+        forget_partition(context, region);
     }
     pthread_mutex_unlock(&context->mutex);
     if (code != 0)

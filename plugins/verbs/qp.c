@@ -61,9 +61,11 @@ static bool take_place(struct context *context, struct queue_pair *qp) {
 
 static void give_back(struct queue_pair *qp) {
     struct context *context = context_of(qp->verbs.context);
+    pthread_mutex_lock(&context->mutex);
+    /* Not before, as who gives memory back looks at it with the lock; and not later, as the next one's file
+     * in this place has the same name. */
     if (qp->area)
         queue_area_drop(context, qp->place, qp->area, qp->bytes);
-    pthread_mutex_lock(&context->mutex);
     if (context->qps[qp->place] == qp)
         context->qps[qp->place] = NULL;
     pthread_mutex_unlock(&context->mutex);

@@ -104,6 +104,10 @@ static int listen_at(const char *path) {
     strcpy(address.sun_path, path);
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0),
         probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct stat told;
+    /* Another kind of file refuses connections as a socket does that nobody listens at. */
+    if (lstat(path, &told) == 0 && !S_ISSOCK(told.st_mode))
+        fail("%s is there and is no socket, so it is left as it is: name another path", path);
     /* Of one that was killed; another's that lives stays. */
     if (connect(probe, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED)
         unlink(path);

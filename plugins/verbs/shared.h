@@ -36,10 +36,12 @@
 #define NAME_BYTES 4096u
 
 /* Locks of open file descriptions, which go with their holder: bytes of the file of an area. First of 8-byte
- * words of its process, by address; then of shared receive queues, by place; then of UD queue pairs. */
+ * words of its process, by address; then of shared receive queues, by place; then of UD queue pairs; then of
+ * the others, for reading: who is connected has it. */
 #define WORD_LOCKS 65536
 #define SRQ_LOCKS WORD_LOCKS
 #define UD_LOCKS (SRQ_LOCKS + (int)MAX_SRQS)
+#define LINK_LOCKS (UD_LOCKS + (int)MAX_QPS)
 
 static inline uint32_t slot_of(uint32_t qpn) { return qpn >> 12 & (MAX_SLOTS - 1); }
 static inline uint32_t place_of(uint32_t qpn) { return qpn & (MAX_QPS - 1); }

@@ -58,6 +58,14 @@ static int join(struct queue_pair *qp, uint32_t rkey, const struct shared_mr *mr
     return TARN_OK;
 }
 
+/* Whether what an atomic operation finds can be stored there, before it changes anything; what is there
+ * stays. */
+static bool is_writable(uint64_t at) {
+    uint64_t before;
+    struct iovec to = {&before, sizeof before}, from = {(void *)(uintptr_t)at, sizeof before};
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == (ssize_t)sizeof before && store_old(at, before);
+}
+
 static enum step begin(struct queue_pair *qp, struct work *work, const struct shared_mr *mr,
                        const struct iovec *pieces, size_t count) {
     struct storage *storage = qp->storage;
@@ -72,6 +80,11 @@ static enum step begin(struct queue_pair *qp, struct work *work, const struct sh
          word = work->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || work->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
     if (queue->sq_mask + 1 - (queue->sq_tail - queue->sq_head) < (flushes || word ? 1 : count))
         return STEP_LATER;
+    if (word && !is_writable((uintptr_t)pieces[0].iov_base)) {
+        work->vendor_err = EFAULT;
+        work->status = IBV_WC_LOC_PROT_ERR;
+        return STEP_ENDED;
+    }
     uint64_t offset = work->remote - mr->start;
     for (size_t i = 0; i < (flushes || word ? 1 : count); i++) {
         if (!flushes && pieces[i].iov_len == 0)
@@ -107,8 +120,8 @@ static bool take(struct queue_pair *qp) {
             struct work *work = &qp->works[cqe->user_data & qp->send_mask];
             if (cqe->code != TARN_OK && work->status == IBV_WC_SUCCESS)
                 refuse(work, cqe->code);
-            else if (work->old)
-                memcpy((void *)(uintptr_t)work->old, &cqe->value, sizeof cqe->value);
+            else if (work->old && !store_old(work->old, cqe->value))
+                work->status = IBV_WC_LOC_PROT_ERR;
             work->ended = --work->parts == 0;
             dsa_cq_advance(storage->queue, 1);
             any = true;

@@ -4,7 +4,6 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -220,13 +219,9 @@ static enum step deliver(struct queue_pair *qp, struct work *work, struct pieces
     return step;
 }
 
-static enum step write_or_read(struct queue_pair *qp, struct work *work, const struct shared_mr *mr,
-                               struct pieces *here) {
-    struct pieces there = {.count = 1};
-    there.list[0] =
-        (struct iovec){(void *)(uintptr_t)(mr->address + (work->remote - mr->start)), work->length};
-    bool out = work->opcode != IBV_WR_RDMA_READ;
-    switch (copy(qp->peer, here, &there, work->length, out, &work->vendor_err)) {
+/* How a one-sided request ends, by whose fault it cannot be. */
+static enum step ended(struct queue_pair *qp, struct work *work, enum side wrong) {
+    switch (wrong) {
     case SIDE_HERE:
         return end(work, IBV_WC_LOC_PROT_ERR);
     case SIDE_THERE:
@@ -237,6 +232,15 @@ static enum step write_or_read(struct queue_pair *qp, struct work *work, const s
         break;
     }
     return end(work, IBV_WC_SUCCESS);
+}
+
+static enum step write_or_read(struct queue_pair *qp, struct work *work, const struct shared_mr *mr,
+                               struct pieces *here) {
+    struct pieces there = {.count = 1};
+    there.list[0] =
+        (struct iovec){(void *)(uintptr_t)(mr->address + (work->remote - mr->start)), work->length};
+    bool out = work->opcode != IBV_WR_RDMA_READ;
+    return ended(qp, work, copy(qp->peer, here, &there, work->length, out, &work->vendor_err));
 }
 
 /* The word is locked against all atomic operations of the device: those of the processor know nothing of it.
@@ -251,6 +255,11 @@ static enum step change_word(struct queue_pair *qp, struct work *work, const str
     struct pieces mine = {.count = 1, .list = {{&old, sizeof old}}};
     struct pieces there = {.count = 1, .list = {{(void *)(uintptr_t)address, sizeof old}}};
     enum side wrong = copy(qp->peer, &mine, &there, sizeof old, false, error);
+    /* First: where what was found cannot be told, nothing is changed. */
+    if (wrong == SIDE_NONE && !store_old((uintptr_t)here->list[0].iov_base, old)) {
+        *error = EFAULT;
+        wrong = SIDE_HERE;
+    }
     bool add = work->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
     new = add ? old + work->operand : work->operand;
     if (wrong == SIDE_NONE && (add || old == work->expected)) {
@@ -259,12 +268,7 @@ static enum step change_word(struct queue_pair *qp, struct work *work, const str
         wrong = copy(qp->peer, &mine, &there, sizeof new, true, error);
     }
     lock_byte(qp->peer, lock, F_UNLCK);
-    if (wrong == SIDE_PEER)
-        return end(work, IBV_WC_RETRY_EXC_ERR);
-    if (wrong != SIDE_NONE)
-        return fault(qp, work, IBV_WC_REM_ACCESS_ERR);
-    memcpy(here->list[0].iov_base, &old, sizeof old);
-    return end(work, IBV_WC_SUCCESS);
+    return ended(qp, work, wrong);
 }
 
 /* Which right of the region, and of the queue pair, it takes. */
@@ -349,6 +353,11 @@ static struct peer *connected(struct queue_pair *qp, uint32_t qpn) {
     struct peer *peer = peer_connect(context_of(qp->verbs.context), qpn);
     if (!peer)
         return NULL;
+    /* For the peer, as long as this process is there, which may be longer than its files. */
+    if (!is_datagram(qp) && !lock_byte(peer, LINK_LOCKS + (off_t)place_of(qpn), F_RDLCK)) {
+        peer_drop(peer);
+        return NULL;
+    }
     if (*place)
         peer_drop(*place);
     peer->used = ++qp->peer_uses;

@@ -132,12 +132,22 @@ impl StoragePartition {
     pub const HEAD: u64 = 2 << 20;
     /// Pieces of one that is spread: as many as `dsa_open_cyclic` takes (docs/dsa.md).
     pub const MOST_PIECES: u32 = 1024;
+    /// Bytes of the names of all pieces of one that is spread: programs have them in one variable, and Linux takes 128 KiB of one.
+    pub const MOST_NAMES: usize = 120_000;
     /// Its data is whole pages, and whole units of at most so many bytes.
     const UNIT: u64 = 16 << 10;
 
     /// What its file is called.
     pub fn file(&self) -> String {
         format!("{}.partition", self.name)
+    }
+
+    /// Bytes of the names of the pieces on these nodes, of one that is called so and spread over them: `NODE:@step/NAME` each, and a comma.
+    pub fn names<'n>(name: &str, nodes: impl IntoIterator<Item = &'n str>) -> usize {
+        let nodes = nodes.into_iter();
+        nodes
+            .map(|node| node.len() + ":@step/,".len() + name.len())
+            .sum()
     }
 
     /// Bytes of data on each of so many nodes.

@@ -20,7 +20,7 @@ use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::layout::StateDir;
 use tarn_base::object::is_object;
-use tarn_base::part::{StoreKey, Verify};
+use tarn_base::part::StoreKey;
 use tarn_base::policy::{Order, Policy};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
@@ -63,7 +63,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             from,
         } => match dest {
             Some(dest) if !object.object => {
-                Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), Verify::Copy)?;
+                Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), false)?;
                 Ok(Exit::Success)
             }
             Some(dest) if is_object(dest) => Err(objects::outside(dest)),
@@ -123,7 +123,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         }
         DataCommand::Drain { dataset, dest, run } => {
             let mut held = Held::find(cli, dataset)?;
-            let copied = held.copy_to(dest, run.as_deref(), Verify::Readback)?;
+            let copied = held.copy_to(dest, run.as_deref(), true)?;
             // What belongs to no complete version has not been copied: it stays.
             held.rows.retain(|r| copied.contains(&r.key));
             held.remove()

@@ -315,7 +315,7 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
         not_run: Some(why),
         ..about.results(name)
     };
-    let scratch = match Scratch::new(&args.dir) {
+    let scratch = match Scratch::new(&args.dir, name) {
         Ok(scratch) => scratch,
         Err(why) => return Ok(not_run(why)),
     };
@@ -350,8 +350,10 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     /// Or what is needed to have one.
-    fn new(parent: &Path) -> Result<Self, String> {
-        let path = parent.join(format!("tarn-reproduce-{}", std::process::id()));
+    fn new(parent: &Path, experiment: &str) -> Result<Self, String> {
+        // One that cannot be removed is not in the way of the next.
+        let name = format!("tarn-reproduce-{}-{experiment}", std::process::id());
+        let path = parent.join(name);
         std::fs::create_dir(&path).map_err(|e| {
             format!(
                 "needs a folder for its files, {} cannot be made: {e}; name another place with --dir",

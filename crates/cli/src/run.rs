@@ -198,6 +198,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     let history = history_of(&opened.records);
     files.check_for_resume(&begun.workflow, &history)?;
+    places::takes(&begun.workflow, &begun.workspace, mover.as_ref())?;
     let margin = Margin::new(args.margin);
     let opening = Opening {
         files,

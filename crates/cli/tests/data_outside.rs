@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use store::{Act, Bucket, KEY, Proxy, SECRET, swift};
+use store::{Act, Bucket, KEY, Proxy, SECRET, refusal, swift};
 
 fn command(site: &Site, endpoint: &str, arguments: &[&str]) -> Command {
     let mut command = site.command(arguments);
@@ -170,6 +170,27 @@ fn a_dataset_goes_from_the_nodes_to_a_store_and_comes_onto_them() {
     tarn(&site, &put).exits(0);
     tarn(&site, &["data", "get", "d", "back"]).exits(0);
     assert_eq!(site.read("back/sub/b"), "two\n");
+}
+
+#[test]
+fn a_drain_that_was_killed_when_all_was_put_frees_the_nodes() {
+    let bucket = Bucket::new("drain-again");
+    let site = Site::new(MADE);
+    site.run().exits(0);
+    let drained = at(&bucket, "drained/");
+    let call = |what: &str, to: &str| tarn(&site, &["data", what, "d", to]);
+    // As the killed call leaves it; somebody has changed it since.
+    let changed = at(&bucket, "changed/");
+    call("get", &changed).exits(0);
+    bucket.put("changed/a", b"ONE\n");
+    let refused = call("drain", &changed).exits(1);
+    assert!(refused.err.contains("exists already"), "{}", refused.err);
+    assert!(!site.left_on_tier().is_empty());
+    call("get", &drained).exits(0);
+    let ended = call("drain", &drained).exits(0);
+    assert!(ended.err.contains("by an earlier call"), "{}", ended.err);
+    assert_eq!(bucket.read("drained/sub/b"), b"two\n");
+    site.leaves_nothing_on_its_tier();
 }
 
 #[test]
@@ -370,6 +391,38 @@ fn a_run_that_was_killed_reads_what_it_had_drained_to_a_store() {
     tarn(&site, &["data", "rm", "--orphans"]).exits(0);
     assert_eq!(bucket.keys("ext/"), there);
     site.write("go", "");
+    tarn(&site, &["resume"]).exits(0);
+    all_is_well(&site, &bucket);
+}
+
+#[test]
+fn what_a_store_does_not_tell_of_is_not_taken_for_lost() {
+    let bucket = Bucket::new("untold");
+    let site = crowded(&bucket, "", WAITS);
+    let there = killed_when_drained(&site, &bucket);
+    site.write("go", "");
+    let resume = |words: &'static [&'static str]| {
+        let proxy = Proxy::new(
+            move |request, _| match words.iter().all(|w| request.contains(w)) {
+                true => refusal("403 Forbidden", "", "AccessDenied", "Not now."),
+                false => Act::Pass,
+            },
+        );
+        let output = command(&site, &proxy.endpoint, &["resume"]).output();
+        Ran::of(output.expect("tarn starts"))
+    };
+    // It lists what is there, and does not say whether that is whole.
+    let refused = resume(&["HEAD", "/tarn-w-", ".tarn-manifest"]).exits(5);
+    assert!(
+        refused.err.contains("ext/tarn-w-") && refused.err.contains("`tarn resume`"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(bucket.keys("ext/"), there);
+    // It is tried before anything goes on.
+    let refused = resume(&["PUT", ".tarn-probe"]).exits(3);
+    assert!(refused.err.contains("`external`"), "{}", refused.err);
+    assert_eq!(bucket.keys("ext/"), there);
     tarn(&site, &["resume"]).exits(0);
     all_is_well(&site, &bucket);
 }

@@ -51,7 +51,7 @@ const NEVER_MADE: [&str; 8] = [
 ];
 
 /// What `days` has; but strangers, who need another user.
-const DAYS: [&str; 9] = [
+const DAYS: [&str; 14] = [
     "target",
     "writer",
     "given-back",
@@ -59,7 +59,12 @@ const DAYS: [&str; 9] = [
     "child",
     "shared",
     "nonsense",
+    "writer-lost",
+    "datagrams",
+    "leaving",
+    "swept",
     "nonsense-lost",
+    "nonsense-datagrams",
     "nonsense-shared",
 ];
 
@@ -313,6 +318,7 @@ fn sanitizers_find_nothing() {
         assert_eq!(said(&mut command), "ok\n", "{name} {arguments:?}");
     };
     run("storage", &["check", &partition]);
+    run("storage", &["own", &partition]);
     run("data", &[]);
     run("errors", &[]);
     run("unreliable", &[]);

@@ -387,7 +387,7 @@ impl Shared {
             }
             Job::Discard(plan) => {
                 match &plan.to {
-                    Some(Spot::Object(at)) => object::withdraw(self, &plan, at),
+                    Some(Spot::Object(at)) => object::withdraw(self, &plan, at, true),
                     _ => copy::discard(self, &plan),
                 }
                 remote::discard(self, &plan);

@@ -379,6 +379,54 @@ fn a_killed_tarnd_sends_no_part_of_an_object_twice() {
 }
 
 #[test]
+fn what_a_killed_move_has_put_whole_stays_as_its_source_may_be_gone() {
+    let bucket = Bucket::new("moved");
+    // It is read again: what was put is whole.
+    let (proxy, reached) = holding("GET /moved-");
+    let mut daemon = start(&proxy.endpoint, SECRET, &[]);
+    let client = daemon.client();
+    let begin = |daemon: &Daemon, name: &str| {
+        std::fs::write(daemon.path(&format!("fast/{name}")), content(300_000, 1)).unwrap();
+        let task = durable(moved(fast(name), there(&bucket, name)));
+        submit(&client, task).unwrap()
+    };
+    let fails = begin(&daemon, "fails");
+    until("it is read again", || reached.swap(false, Ordering::SeqCst));
+    let cancelled = begin(&daemon, "cancelled");
+    until("it is read again", || reached.load(Ordering::SeqCst));
+    client.pause(&[cancelled]).unwrap();
+    daemon.kill();
+    proxy.set(|_, _| Act::Pass);
+    // As if both had been released: one is gone, and in the place of the other is something else, so that its task fails.
+    for name in ["fails", "cancelled"] {
+        std::fs::remove_file(daemon.path(&format!("fast/{name}"))).unwrap();
+    }
+    std::fs::create_dir(daemon.path("fast/fails")).unwrap();
+    start_again(&mut daemon, &proxy.endpoint, SECRET);
+    let client = daemon.client();
+    let outcome = wait(&client, fails);
+    assert_eq!(code(&outcome), Some(Code::Invalid), "{}", said(&outcome));
+    let asked = || {
+        let seen = proxy.seen.lock().unwrap().clone();
+        let of = |word: &str| seen.iter().filter(|r| r.contains(word)).count();
+        (of("/cancelled?"), of("/cancelled.tarn-upload?"))
+    };
+    let before = asked();
+    client.cancel(&[cancelled]).unwrap();
+    assert_eq!(code(&wait(&client, cancelled)), Some(Code::Cancelled));
+    until("it is cleaned up after", || {
+        let now = asked();
+        now.0 > before.0 && now.1 > before.1
+    });
+    // Time enough to remove it, if that were to come.
+    let other = run(&client, copy(there(&bucket, "fails"), fast("back")));
+    assert_eq!(code(&other), None, "{}", said(&other));
+    for name in ["fails", "cancelled"] {
+        assert!(bucket.read(name) == content(300_000, 1), "{name}");
+    }
+}
+
+#[test]
 fn what_is_cancelled_leaves_nothing_in_the_store_and_rates_hold() {
     let bucket = Bucket::new("cancel");
     let daemon = start(&swift().endpoint, SECRET, &["--external-rate", "2 MB/s"]);

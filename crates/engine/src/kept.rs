@@ -32,8 +32,9 @@ pub(crate) struct Images {
     pub(crate) taken: Option<(CheckpointId, Spot, u64)>,
     /// Whither one is being copied.
     pub(crate) copying: Option<Spot>,
-    /// Where copies lie or will, and the bytes that are set aside for them there.
-    pub(crate) buddy: Option<(Spot, u64)>,
+    /// Where copies lie or will, and the bytes that are set aside for them there. Also where newer ones have not found room any more: what
+    /// lies there stays until it is forgotten.
+    pub(crate) buddies: BTreeMap<Spot, u64>,
 }
 
 impl Images {
@@ -107,21 +108,23 @@ impl State {
 
     /// An image is copied to another node.
     pub(crate) fn copy_begun(&mut self, id: InstanceId, to: Spot, reserve: u64) {
-        self.give_buddy_back(id, |_| true);
+        self.give_buddies_back(id, |at| at == to);
         if let Some(i) = self.steps.instance_mut(id) {
             i.kept.spots.insert(to);
             i.kept.images.taken = None;
             i.kept.images.copying = Some(to);
-            i.kept.images.buddy = Some((to, reserve));
+            i.kept.images.buddies.insert(to, reserve);
             self.ledger.reserve(to, reserve);
         }
     }
 
-    /// Nothing is set aside for copies any more, if it is on such a node.
-    pub(crate) fn give_buddy_back(&mut self, id: InstanceId, which: impl Fn(Spot) -> bool) {
-        let images = self.steps.instance_mut(id).map(|i| &mut i.kept.images);
-        if let Some((at, bytes)) = images.and_then(|i| i.buddy.take_if(|(at, _)| which(*at))) {
-            self.ledger.unreserve(at, bytes);
+    /// Nothing is set aside for copies any more at such places.
+    pub(crate) fn give_buddies_back(&mut self, id: InstanceId, which: impl Fn(Spot) -> bool) {
+        if let Some(i) = self.steps.instance_mut(id) {
+            let buddies = &mut i.kept.images.buddies;
+            for (at, bytes) in buddies.extract_if(.., |at, _| which(*at)) {
+                self.ledger.unreserve(at, bytes);
+            }
         }
     }
 
@@ -129,8 +132,8 @@ impl State {
     pub(crate) fn buddies_resumed(&mut self) {
         for id in &self.steps.kept {
             let images = self.steps.instance(*id).map(|i| &i.kept.images);
-            if let Some((at, bytes)) = images.and_then(|i| i.buddy) {
-                self.ledger.reserve(at, bytes);
+            for (at, bytes) in images.into_iter().flat_map(|i| &i.buddies) {
+                self.ledger.reserve(*at, *bytes);
             }
         }
         for id in self.steps.kept.clone() {
@@ -143,7 +146,7 @@ impl State {
     /// A node is lost, and the images on it.
     pub(crate) fn images_lost(&mut self, node: NodeId) {
         for id in self.steps.kept.clone() {
-            self.give_buddy_back(id, |at| at.node == node);
+            self.give_buddies_back(id, |at| at.node == node);
             let Some(i) = self.steps.instance_mut(id) else {
                 continue;
             };
@@ -156,7 +159,7 @@ impl State {
 
     /// Its checkpoints are removed from these places.
     pub(crate) fn forgotten(&mut self, id: InstanceId, at: &[Spot]) {
-        self.give_buddy_back(id, |spot| at.contains(&spot));
+        self.give_buddies_back(id, |spot| at.contains(&spot));
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };

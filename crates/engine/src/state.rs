@@ -588,7 +588,7 @@ impl State {
         self.steps.placed.insert(id);
         self.partitions_placed(id, spots);
         // What it sets aside for itself has room for images too.
-        self.give_buddy_back(id, |at| spots.contains(&at));
+        self.give_buddies_back(id, |at| spots.contains(&at));
         let factor = self.steps.all[id.step.at()].reserve_factor;
         if let Some(i) = self.steps.instance_mut(id) {
             i.progress = Progress::Assigned(Placed {
@@ -614,8 +614,10 @@ impl State {
         self.steps.placed.remove(&id);
         self.steps.running.remove(&id);
         if placed.spots.iter().any(|s| self.ledger.is_lost(s.node)) {
-            // It is to be placed there itself.
-            self.give_buddy_back(id, |_| true);
+            // It is to be placed there itself; of older copies elsewhere the room stays counted.
+            let next = self.steps.instance(id)?.kept.images.best(None);
+            let next = next.map(|(at, _)| at.node);
+            self.give_buddies_back(id, |at| next.is_none_or(|node| node == at.node));
         }
         Some(placed)
     }

@@ -232,9 +232,13 @@ fn says(hand: &mut Hand, run: &Run, what: Imaged) -> Vec<Action> {
 }
 
 fn taken(hand: &mut Hand, run: &Run, number: u64) -> Vec<Action> {
+    taken_of(hand, run, number, 10 * MB)
+}
+
+fn taken_of(hand: &mut Hand, run: &Run, number: u64, bytes: u64) -> Vec<Action> {
     let what = Imaged::Taken {
         id: image(number),
-        bytes: 10 * MB,
+        bytes,
         stopped: 0,
         took: 0,
     };
@@ -313,6 +317,60 @@ fn a_copy_that_is_lost_or_not_whole_is_no_place_to_go_on() {
     assert_eq!(second.nodes, [other], "no other is left; it begins anew");
     let why = copies(&taken(&mut hand, &second, 1));
     assert_eq!(why, []);
+}
+
+/// The newest copy stays until the next is whole; what lies on a node that has become too small stays until the step has committed.
+#[test]
+fn room_of_copies_is_counted_as_long_as_they_lie_there() {
+    let text = format!(
+        "name = \"w\"\n{}[data.made]\nsize = \"45 MB\"\n\
+         [[step]]\nname = \"b\"\nrun = \"x\"\n\
+         [[step]]\nname = \"c\"\nrun = \"x\"\ncores = 2\nafter = [\"b\"]\nout = \"made\"\n",
+        IMAGED.replace("checkpoints = \"60 MB\"\n", "")
+    );
+    // Copies go to the other host first, to the small node, on which alone `c` can run.
+    let mut cluster = cluster(3, 1, &[100 * MB]);
+    cluster.hosts.push(cluster.hosts[0].clone());
+    (cluster.nodes[2].host, cluster.nodes[2].cores) = (1, 2);
+    cluster.nodes[2].tiers[0].capacity = 50 * MB;
+    let s = start(workflow(&text), cluster, policy("data"));
+    let (mut hand, begun) = Hand::begin(&s);
+    let mut runs = runs_in(&begun);
+    runs.sort_by_key(|r| r.instance);
+    let [a, b] = &runs[..] else {
+        panic!("{runs:?}");
+    };
+    assert_eq!(a.nodes, [fast(1)]);
+    let reserves = |actions: &[Action]| {
+        let copy = |a: &Action| match &a.what {
+            Do::CopyImage { to, reserve, .. } => Some((*to, *reserve)),
+            _ => None,
+        };
+        actions.iter().filter_map(copy).collect::<Vec<_>>()
+    };
+    let copied = |hand: &mut Hand, number, at| {
+        let (id, took) = (image(number), 0);
+        says(hand, a, Imaged::Copied { id, at, took })
+    };
+    let ordered = taken_of(&mut hand, a, 1, 10 * MB);
+    assert_eq!(reserves(&ordered), [(fast(2), 20 * MB)]);
+    copied(&mut hand, 1, fast(2));
+    let ordered = taken_of(&mut hand, a, 2, 30 * MB);
+    assert_eq!(reserves(&ordered), [(fast(0), 60 * MB)]);
+    copied(&mut hand, 2, fast(0));
+    // One that is smaller lies beside the one before.
+    let ordered = taken_of(&mut hand, a, 3, 28 * MB);
+    assert_eq!(reserves(&ordered), [(fast(0), 60 * MB)]);
+    copied(&mut hand, 3, fast(0));
+    let waits = Reason::WaitForRoom {
+        spot: fast(2),
+        want: 45 * MB,
+        free: 30 * MB,
+    };
+    let after = hand.commits(b, None, 0);
+    assert_eq!(after.last().map(|a| &a.why), Some(&waits), "{after:?}");
+    let after = hand.commits(a, None, 0);
+    assert_eq!(runs_in(&after)[0].nodes, [fast(2)]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::diag::{Code, Finding, Findings, Rejected, quoted};
 use crate::elsewhere::no_site;
-use crate::lent::{check_clear, check_partition, check_site_partition};
+use crate::lent::{check_clear, check_names, check_partition, check_site_partition};
 use crate::parsed::{Parsed, StepSpans};
 use crate::room::{Rooms, check_room};
 use crate::suggest::did_you_mean;
@@ -88,6 +88,7 @@ pub fn check_cluster(
     let partitions = parsed.workflow.partitions.iter();
     for (partition, spans) in partitions.zip(&parsed.spans.partitions) {
         check_partition(&mut out, parsed, (partition, spans), (cluster, &tiers));
+        check_names(&mut out, parsed, (partition, spans), cluster);
         check_clear(&mut out, parsed, (partition, spans));
     }
     match out.is_empty() {

@@ -3,8 +3,11 @@
 use crate::cluster::unknown_tier;
 use crate::diag::{Code, Finding, Findings, quoted};
 use crate::parsed::{Parsed, PartitionSpans};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::path::Path;
 use tarn_base::cluster::{Cluster, Node};
+use tarn_base::id::StepId;
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{KeepPartition, StoragePartition};
 
@@ -46,6 +49,52 @@ pub(crate) fn check_partition(
                     .help("use larger tiers, name another `tier`, or correct `size`"),
             );
         }
+    }
+}
+
+/// The names of the pieces of one that is spread stand in one variable, with commas between them; on one machine they are paths.
+pub(crate) fn check_names(
+    out: &mut Findings,
+    parsed: &Parsed,
+    (partition, spans): Of<'_>,
+    cluster: &Cluster,
+) {
+    let Some(span) = spans.spread else {
+        return;
+    };
+    let mut tiers = cluster.nodes.iter().flat_map(|n| &n.tiers);
+    let comma = |root: &Path| root.as_os_str().as_encoded_bytes().contains(&b',');
+    if let Some(tier) = tiers.find(|t| comma(&t.root)) {
+        let why = format!(
+            "tier {} lies at {}, and commas stand between the names of its pieces",
+            quoted(&tier.name),
+            tier.root.display()
+        );
+        out.add(
+            refused(partition, &why, span)
+                .help("give the tier a path without a comma, or leave `spread` out"),
+        );
+    }
+    let mut nodes: Vec<&str> = cluster.nodes.iter().map(|n| n.name.as_str()).collect();
+    // It is not known yet which of them a step runs on.
+    nodes.sort_by_key(|name| Reverse(name.len()));
+    let most = StoragePartition::MOST_NAMES;
+    let bytes_in = |step: &StepId| {
+        let nodes = nodes
+            .iter()
+            .take(parsed.workflow.step(*step).nodes as usize);
+        StoragePartition::names(&partition.name, nodes.copied())
+    };
+    if let Some(step) = partition.steps.iter().find(|step| bytes_in(step) > most) {
+        let why = format!(
+            "the names of its pieces in step {} have up to {} bytes, and at most {most} fit into $TARN_PARTITION_{}",
+            quoted(&parsed.workflow.step(*step).name),
+            bytes_in(step),
+            partition.name
+        );
+        out.add(refused(partition, &why, span).help(
+            "give the step fewer `nodes`, the partition a shorter name, or leave `spread` out",
+        ));
     }
 }
 

@@ -54,6 +54,7 @@ pub(crate) struct PartitionSpans {
     pub(crate) name: SourceSpan,
     pub(crate) size: SourceSpan,
     pub(crate) tier: Option<SourceSpan>,
+    pub(crate) spread: Option<SourceSpan>,
     pub(crate) keep: Option<SourceSpan>,
     /// Where each step names it that uses it.
     pub(crate) steps: Vec<SourceSpan>,

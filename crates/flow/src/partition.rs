@@ -52,6 +52,7 @@ impl RawPartition {
             name: self.name.span,
             size: self.size.as_ref().map_or(self.name.span, |s| s.span),
             tier: self.tier.as_ref().map(|t| t.span),
+            spread: self.spread.as_ref().map(|s| s.span),
             keep: self.keep.as_ref().map(|k| k.span),
             steps: self.steps.iter().map(|s| s.span).collect(),
         }

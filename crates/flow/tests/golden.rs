@@ -135,7 +135,18 @@ fn output(name: &str, path: &Path) -> String {
             images,
             encryption,
         };
-        return match check_cluster(&parsed, &cluster(), &abilities) {
+        let mut cluster = cluster();
+        match name {
+            "cluster_no_partition" => {
+                cluster.nodes[1].tiers[0].root = "/tiers/a,b".into();
+            }
+            "cluster_no_partition_names" => {
+                let nodes = cluster.nodes.iter_mut();
+                nodes.for_each(|node| node.name = node.name.repeat(15_000));
+            }
+            _ => {}
+        }
+        return match check_cluster(&parsed, &cluster, &abilities) {
             Ok(()) => "the cluster can run it\n".into(),
             Err(rejected) => draw(&rejected),
         };

@@ -8,11 +8,12 @@ use crate::shared::Shared;
 use crate::sources::resolve;
 use crate::store::{alike, write_manifests};
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tarn_base::event::Failure;
+use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::Spot;
 use tarn_base::key::DataKey;
 use tarn_base::layout::{ERASE, TierDir, drained_area};
@@ -20,7 +21,7 @@ use tarn_base::manifest::Manifest;
 use tarn_base::nodes::{Cleaned, Own, Staying};
 use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, StoreKey};
-use tarn_ports::{Control, MoverError};
+use tarn_ports::{Control, MoverError, Refused};
 
 /// The file in a work folder that names its helper process: id and start time.
 pub(crate) const HELPER_NOTE: &str = "helper";
@@ -60,10 +61,13 @@ pub(crate) fn note_boot(shared: &Shared) {
 
 /// Those of the replicas that are there, whole: folder and manifest exist and agree. After a reboot contents are
 /// read as well.
+///
+/// # Errors
+/// When an object store does not say what it has: what is not found is made again, and removed.
 pub(crate) fn inventory(
     shared: &Shared,
     wanted: &[(PartRef, StoreKey, Place)],
-) -> Vec<(PartRef, Place)> {
+) -> Result<Vec<(PartRef, Place)>, Failure> {
     let contents = rebooted(shared);
     let mut listings: BTreeMap<PathBuf, Option<Manifest>> = BTreeMap::new();
     let mut found = Vec::new();
@@ -79,14 +83,14 @@ pub(crate) fn inventory(
                 Err(_) => continue,
             },
         };
-        let Some(manifest) = manifest_of(shared, key, place, seal.as_ref()) else {
+        let Some(manifest) = manifest_of(shared, key, place, seal.as_ref())? else {
             continue;
         };
         let look = Look {
             contents,
             seal: seal.as_ref(),
         };
-        if holds(shared, part, key, place, &manifest, look, &mut listings) {
+        if holds(shared, part, key, place, &manifest, look, &mut listings)? {
             if let Place::Node(spot) = place
                 && let Ok(path) = shared.replica(*spot, key)
             {
@@ -96,7 +100,42 @@ pub(crate) fn inventory(
             found.push((*part, place.clone()));
         }
     }
-    found
+    Ok(found)
+}
+
+/// What was seen of a place; `None` where it is not there, or not what it should be.
+///
+/// # Errors
+/// When it lies in an object store that does not say.
+fn seen<T>(at: &Path, looked: Result<T, MoverError>) -> Result<Option<T>, Failure> {
+    match looked {
+        Ok(seen) => Ok(Some(seen)),
+        Err(e) => {
+            let says = e.refused == Some(Refused::Missing) || e.failure.kind != FailureKind::Io;
+            match is_object(at) && !says {
+                true => Err(unknown(at, &e.failure)),
+                false => Ok(None),
+            }
+        }
+    }
+}
+
+fn is_there(shared: &Shared, replica: &Path) -> Result<bool, Failure> {
+    let there = shared.is_there(replica);
+    there.map_err(|failure| unknown(replica, &failure))
+}
+
+fn unknown(at: &Path, failure: &Failure) -> Failure {
+    let text = format!(
+        "nobody can tell what is left at {}: {}; nothing was started or removed: `tarn resume`, or `tarn run` again, when the store \
+         answers",
+        at.display(),
+        failure.message
+    );
+    Failure {
+        kind: failure.kind,
+        message: text,
+    }
 }
 
 /// The manifest of a part. Where it is missing or damaged, it is made again from a replica, if that has the
@@ -106,26 +145,30 @@ fn manifest_of(
     key: &StoreKey,
     place: &Place,
     seal: Option<&Arc<DataKey>>,
-) -> Option<Manifest> {
+) -> Result<Option<Manifest>, Failure> {
     if let Ok(manifest) = shared.manifest(key) {
-        return Some(manifest);
+        return Ok(Some(manifest));
     }
     let root = match place {
-        Place::Node(spot) => shared.replica(*spot, key).ok()?,
-        Place::Drained => shared.drained(key).ok()?,
-        Place::External(_) | Place::Source => return None,
+        Place::Node(spot) => shared.replica(*spot, key),
+        Place::Drained => shared.drained(key),
+        Place::External(_) | Place::Source => return Ok(None),
     };
-    let recorded = shared.hashes.lock().ok()?.get(key).copied()?;
-    if !shared.is_there(&root).unwrap_or(false) {
-        return None;
+    let recorded = shared.hashes.lock().ok();
+    let recorded = recorded.and_then(|hashes| hashes.get(key).copied());
+    let (Ok(root), Some(recorded)) = (root, recorded) else {
+        return Ok(None);
+    };
+    if !is_there(shared, &root)? {
+        return Ok(None);
     }
-    let found = shared.digest_replica(&root, seal).ok()?;
-    if found.hash() != Some(recorded) {
-        return None;
-    }
+    let found = seen(&root, shared.digest_replica(&root, seal))?;
+    let Some(found) = found.filter(|found| found.hash() == Some(recorded)) else {
+        return Ok(None);
+    };
     let file = shared.manifest_file(key);
-    write_manifests([(file.as_path(), &found)], true).ok()?;
-    Some(found)
+    let written = write_manifests([(file.as_path(), &found)], true);
+    Ok(written.ok().map(|()| found))
 }
 
 /// How a replica is looked at.
@@ -145,38 +188,37 @@ fn holds(
     manifest: &Manifest,
     look: Look<'_>,
     listings: &mut BTreeMap<PathBuf, Option<Manifest>>,
-) -> bool {
-    let list = |path: &Path| shared.mover.list(path, &Control::default()).ok();
+) -> Result<bool, Failure> {
+    // Folders that hold a whole version: listed once for all of their parts.
+    let mut listed = |folder: &Path| -> Result<bool, Failure> {
+        let listed = match listings.entry(resolve(folder)) {
+            Slot::Occupied(slot) => slot.into_mut(),
+            Slot::Vacant(slot) => {
+                let list = shared.mover.list(slot.key(), &Control::default());
+                let list = seen(slot.key(), list)?;
+                slot.insert(list)
+            }
+        };
+        Ok(listed.as_ref().is_some_and(|l| contains(l, manifest)))
+    };
     let root = match place {
         Place::Node(spot) => shared.replica(*spot, key),
         Place::Drained => shared.drained(key),
-        // Folders that hold a whole version: listed once for all of their parts.
-        Place::External(folder) => {
-            let listed = listings
-                .entry(folder.clone())
-                .or_insert_with(|| list(&resolve(folder)));
-            return listed.as_ref().is_some_and(|l| contains(l, manifest));
-        }
+        Place::External(folder) => return listed(folder),
         Place::Source => {
-            let source = shared
-                .dataset(part.data)
-                .ok()
-                .and_then(|d| d.source.as_deref());
-            let Some(folder) = source.map(resolve) else {
-                return false;
+            let dataset = shared.dataset(part.data).ok();
+            return match dataset.and_then(|d| d.source.as_deref()) {
+                Some(source) => listed(source),
+                None => Ok(false),
             };
-            let listed = listings
-                .entry(folder.clone())
-                .or_insert_with(|| list(&folder));
-            return listed.as_ref().is_some_and(|l| contains(l, manifest));
         }
     };
-    let Ok(root) = root else { return false };
-    if !shared.is_there(&root).unwrap_or(false) {
-        return false;
+    let Ok(root) = root else { return Ok(false) };
+    if !is_there(shared, &root)? {
+        return Ok(false);
     }
     // What a store has told to be there is not lost with this machine.
-    match (look.contents && !is_object(&root), look.seal) {
+    Ok(match (look.contents && !is_object(&root), look.seal) {
         (true, Some(seal)) => shared
             .digest_replica(&root, Some(seal))
             .is_ok_and(|found| found.hash() == manifest.hash()),
@@ -184,10 +226,9 @@ fn holds(
             .mover
             .verify(&root, manifest, &Control::default())
             .is_ok(),
-        (false, seal) => shared
-            .list_replica(&root, seal.is_some())
-            .is_ok_and(|l| l.entries.len() == manifest.entries.len() && same_shape(&l, manifest)),
-    }
+        (false, seal) => seen(&root, shared.list_replica(&root, seal.is_some()))?
+            .is_some_and(|l| l.entries.len() == manifest.entries.len() && same_shape(&l, manifest)),
+    })
 }
 
 /// Whether every entry of the manifest is in the listing, alike.

@@ -237,11 +237,50 @@ impl Own<'_> {
             let folder = self.folder(shared, run, piece)?;
             Ok(show(folder, &mount_point(self.about, piece)).join(name))
         });
+        let names: Vec<PathBuf> = names.collect::<Result<_, Failure>>()?;
+        fit(name, &names)?;
         Ok(SeenPartition {
             name: name.clone(),
-            names: names.collect::<Result<_, Failure>>()?,
+            names,
             apart,
             block: self.about.spread,
         })
+    }
+}
+
+/// Whether the names of a partition's pieces fit into one variable; Linux starts no program with a longer one.
+fn fit(name: &str, pieces: &[PathBuf]) -> Result<(), Failure> {
+    let most = StoragePartition::MOST_NAMES;
+    let bytes = pieces
+        .iter()
+        .map(|p| p.as_os_str().len() + 1)
+        .sum::<usize>();
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "the names of the {} pieces of its partition `{name}` have {bytes} bytes, and at most {most} fit into $TARN_PARTITION_{name}: \
+         give the step fewer `nodes`, or tiers with shorter paths",
+        pieces.len()
+    );
+    Err(failure(FailureKind::Launch, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_program_can_be_started_with_are_refused() {
+        let of = |pieces: usize, bytes: usize| {
+            let piece = |at| PathBuf::from(format!("/{at:0>0$}", bytes - 2));
+            (0..pieces).map(piece).collect::<Vec<_>>()
+        };
+        // With commas.
+        fit("field", &of(1000, 120)).unwrap();
+        let why = fit("field", &of(1001, 120)).unwrap_err().message;
+        let wanted =
+            "1001 pieces of its partition `field` have 120120 bytes, and at most 120000 fit";
+        assert!(why.contains(wanted), "{why}");
     }
 }

@@ -258,8 +258,8 @@ struct Shared<T: Vault, M: Vault> {
     desk: Mutex<Desk<T::Medium, M::Medium>>,
     /// What this rank has done.
     reached: Mutex<Reached>,
-    /// Why this rank could not keep the last version for others.
-    why_bare: Mutex<Option<String>>,
+    /// The number of the last version that this rank could not keep for others, and why.
+    why_bare: Mutex<Option<(u64, String)>>,
     stats: Mutex<Stats>,
     /// There may be something to do for the helper.
     bell: Mutex<bool>,

@@ -21,7 +21,7 @@ use tarn_base::workflow::Workflow;
 use zeroize::Zeroizing;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

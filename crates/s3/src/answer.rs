@@ -63,7 +63,10 @@ impl Refusal {
 
     /// Whether it may be otherwise the next time.
     pub(crate) fn passes(&self) -> bool {
-        matches!(self.status, 408 | 429 | 500 | 502 | 503 | 504)
+        // What was to be told in an answer that began well has not come.
+        let is_cut_off = self.status == 200 && self.code.is_empty();
+        is_cut_off
+            || matches!(self.status, 408 | 429 | 500 | 502 | 503 | 504)
             || matches!(
                 self.code.as_str(),
                 "SlowDown"
@@ -140,7 +143,11 @@ impl Refusal {
                 FailureKind::Io,
                 "the store is busy; run again later, or with fewer nodes at once".into(),
             ),
-            (_, 500..) => (
+            ("", 200) => (
+                FailureKind::Io,
+                "its answer was cut off; run again, or ask who runs the store".into(),
+            ),
+            (_, 500..) | ("InternalError", _) => (
                 FailureKind::Io,
                 "the store has failed; run again later, or ask who runs it".into(),
             ),

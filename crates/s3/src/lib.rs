@@ -32,8 +32,6 @@ type Result<T> = std::result::Result<T, MoverError>;
 const SIGNED_FOR: Duration = Duration::from_secs(3600);
 /// What the names of tags begin with, as headers.
 const TAG: &str = "x-amz-meta-";
-/// Bytes of an answer that is read whole: a page of 1,000 keys of 1,024 bytes, each byte written as three.
-const MAX_ANSWER: u64 = 8 << 20;
 
 /// Stores that one process speaks to at once: profiles that its URLs name.
 const MAX_PROFILES: usize = 64;
@@ -203,10 +201,10 @@ impl ObjectStore for Client {
         let mut token: Option<String> = None;
         loop {
             let request = Request::get("list", at);
-            let answer = sender.done(&request, watch, &|bucket, keys| {
+            let answer = sender.done_text(&request, watch, &|bucket, keys| {
                 page(bucket, keys, &at.key, token.as_deref())
             })?;
-            let (found, next) = parsed(at, &answer.text(MAX_ANSWER)?)?;
+            let (found, next) = parsed(at, &answer)?;
             // A token that leads to itself would never end.
             if next.is_some() && (next == token || found.is_empty()) {
                 let text = format!(
@@ -262,10 +260,11 @@ impl ObjectStore for Client {
         let headers = headers_of(tags);
         let mut request = Request::post("begin an upload of", at, b"");
         request.headers = headers.clone();
-        let done = self.sender(at)?.done(&request, watch, &|bucket, keys| {
-            signed(bucket.create_multipart_upload(keys, &at.key), &headers)
-        })?;
-        let text = done.text(MAX_ANSWER)?;
+        let text = self
+            .sender(at)?
+            .done_text(&request, watch, &|bucket, keys| {
+                signed(bucket.create_multipart_upload(keys, &at.key), &headers)
+            })?;
         let begun = CreateMultipartUpload::parse_response(&text)
             .map_err(|e| answer::not_understood(at, &e.to_string()))?;
         Ok(Upload {
@@ -297,19 +296,19 @@ impl ObjectStore for Client {
         let mut all = BTreeMap::new();
         let mut after = None;
         loop {
-            let answered = sender.answered(&request, watch, &|bucket, keys| {
+            let sign = |bucket: &Bucket, keys: Option<&Credentials>| {
                 let mut action = ListParts::new(bucket, keys, &at.key, &upload.id);
                 if let Some(number) = after {
                     action.set_part_number_marker(number);
                 }
                 signed(action, &[])
-            })?;
-            let done = match answered {
-                Answer::Done(done) => done,
+            };
+            let text = match sender.text(&request, watch, &sign, &Answer::Done)? {
+                Answer::Done(text) => text,
                 Answer::Refused(refusal) if refusal.code == "NoSuchUpload" => return Ok(None),
                 Answer::Refused(refusal) => return Err(refusal.error(&request, &sender)),
             };
-            let page = ListParts::parse_response(&done.text(MAX_ANSWER)?)
+            let page = ListParts::parse_response(&text)
                 .map_err(|e| answer::not_understood(at, &e.to_string()))?;
             let parts = page.parts.iter();
             all.extend(parts.map(|p| (p.number, answer::plain_etag(&p.etag))));
@@ -337,22 +336,20 @@ impl ObjectStore for Client {
             |bucket, keys| CompleteMultipartUpload::new(bucket, keys, key, &upload.id, etags());
         let body = action(&sender.bucket(at)?, None).body();
         let request = Request::post("complete the upload of", at, body.as_bytes()).patient();
-        let answered = sender.answered(&request, watch, &|bucket, keys| {
+        let sign = |bucket: &Bucket, keys: Option<&Credentials>| {
             let quoted = quoted.iter().map(String::as_str);
             signed(
                 CompleteMultipartUpload::new(bucket, keys, key, &upload.id, quoted),
                 &[],
             )
-        })?;
-        let refusal = match answered {
-            Answer::Done(done) => {
-                let text = done.text(MAX_ANSWER)?;
-                // What fails after the first byte of the answer is told of in it.
-                match answer::etag_of_completed(&text) {
-                    Some(etag) => return Ok(etag),
-                    None => Refusal::in_answer(&text),
-                }
-            }
+        };
+        // What fails after the first byte of the answer is told of in it.
+        let read = |text: String| match answer::etag_of_completed(&text) {
+            Some(etag) => Answer::Done(etag),
+            None => Answer::Refused(Refusal::in_answer(&text)),
+        };
+        let refusal = match sender.text(&request, watch, &sign, &read)? {
+            Answer::Done(etag) => return Ok(etag),
             Answer::Refused(refusal) => refusal,
         };
         // It was completed by a request whose answer was lost: whoever asked looks at what is there.

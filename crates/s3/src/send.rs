@@ -27,6 +27,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(60);
 /// The same where the store has to put an object together.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// Bytes of an answer that is read whole: a page of 1,000 keys of 1,024 bytes, each byte written as three.
+const MAX_ANSWER: u64 = 8 << 20;
 /// Connections that are kept for the next request: as many as a copy has threads.
 const IDLE: usize = 32;
 
@@ -84,16 +86,14 @@ impl<'a> Request<'a> {
 }
 
 /// What came of a request that was answered.
-pub(crate) enum Answer {
-    Done(Done),
+pub(crate) enum Answer<T = Done> {
+    Done(T),
     Refused(Refusal),
 }
 
 /// An answer that is no refusal.
 pub(crate) struct Done {
     response: Response<Body>,
-    /// What was asked, for messages.
-    what: String,
 }
 
 impl Done {
@@ -107,15 +107,6 @@ impl Done {
 
     pub(crate) fn into_body(self) -> Body {
         self.response.into_body()
-    }
-
-    /// The whole answer, which is text.
-    pub(crate) fn text(mut self, limit: u64) -> Result<String> {
-        let read = self.response.body_mut().with_config().limit(limit);
-        read.read_to_string().map_err(|e| {
-            let text = format!("{}: the answer cannot be read: {}", self.what, said(&e));
-            MoverError::new(FailureKind::Io, text)
-        })
     }
 
     pub(crate) fn etag(&self, at: &ObjectUrl) -> Result<String> {
@@ -218,6 +209,19 @@ impl Sender {
         }
     }
 
+    /// The same, with the whole answer, which is text.
+    pub(crate) fn done_text(
+        &self,
+        request: &Request<'_>,
+        watch: &dyn Watch,
+        sign: &Sign<'_>,
+    ) -> Result<String> {
+        match self.text(request, watch, sign, &Answer::Done)? {
+            Answer::Done(text) => Ok(text),
+            Answer::Refused(refusal) => Err(refusal.error(request, self)),
+        }
+    }
+
     /// Has it answered: what may pass by itself is tried again.
     pub(crate) fn answered(
         &self,
@@ -225,22 +229,43 @@ impl Sender {
         watch: &dyn Watch,
         sign: &Sign<'_>,
     ) -> Result<Answer> {
+        let take = |response| Ok(Answer::Done(Done { response }));
+        self.tried(request, watch, sign, &take)
+    }
+
+    /// The same, with an answer that is text and means what `read` says. It is asked for again where it is cut off.
+    pub(crate) fn text<T>(
+        &self,
+        request: &Request<'_>,
+        watch: &dyn Watch,
+        sign: &Sign<'_>,
+        read: &dyn Fn(String) -> Answer<T>,
+    ) -> Result<Answer<T>> {
+        self.tried(request, watch, sign, &|mut response| {
+            let body = response.body_mut().with_config().limit(MAX_ANSWER);
+            body.read_to_string().map(read)
+        })
+    }
+
+    fn tried<T>(
+        &self,
+        request: &Request<'_>,
+        watch: &dyn Watch,
+        sign: &Sign<'_>,
+        take: &dyn Fn(Response<Body>) -> std::result::Result<Answer<T>, ureq::Error>,
+    ) -> Result<Answer<T>> {
         let bucket = self.bucket(request.at)?;
         let mut pauses = Pauses::new();
         loop {
             let url = sign(&bucket, self.credentials.as_ref());
-            let trouble = match self.send(request, &url) {
-                Ok(response) if response.status().is_success() => {
-                    let what = request.failed("");
-                    return Ok(Answer::Done(Done { response, what }));
-                }
-                Ok(response) => {
-                    let refusal = Refusal::of(response);
-                    if !refusal.passes() {
-                        return Ok(Answer::Refused(refusal));
-                    }
-                    refusal.error(request, self)
-                }
+            let sent = self.send(request, &url);
+            let answered = sent.and_then(|response| match response.status().is_success() {
+                true => take(response),
+                false => Ok(Answer::Refused(Refusal::of(response))),
+            });
+            let trouble = match answered {
+                Ok(Answer::Refused(refusal)) if refusal.passes() => refusal.error(request, self),
+                Ok(answer) => return Ok(answer),
                 Err(error) => {
                     let why = format!("{} {}", self.settings.endpoint_url(), said(&error));
                     let text = request.failed(&format!("{why}; {}", remedy(&error)));

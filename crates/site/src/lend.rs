@@ -81,13 +81,26 @@ impl JobState {
 
 impl Site {
     /// Nothing in a partition is sealed: what a job reads of an encrypted dataset would lie in the store in clear. And one has as many pieces
-    /// as can be opened as one.
+    /// as can be opened as one, whose names fit into one variable; which these are is known at the gate.
     pub(crate) fn check_lent(&self, job: &JobState) -> Result<(), Refusal> {
         let pieces = job.nodes.len().max(job.wants as usize);
         let most = StoragePartition::MOST_PIECES;
         if job.is_spread() && pieces > most as usize {
             let text = format!(
                 "a partition that is spread would have {pieces} pieces, and at most {most} are opened as one: ask for fewer nodes, or leave `spread` out"
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let most = StoragePartition::MOST_NAMES;
+        let bytes = |name: &str| {
+            let nodes = job.nodes.iter().map(String::as_str);
+            StoragePartition::names(name, nodes)
+        };
+        let mut spread = job.partitions.iter().filter(|p| p.spread.is_some());
+        if let Some(Lent { name, .. }) = spread.find(|p| bytes(&p.name) > most) {
+            let text = format!(
+                "the names of the pieces of partition `{name}` have {} bytes, and at most {most} fit into $TARN_PARTITION_{name}: ask for fewer nodes, give it a shorter name, or leave `spread` out",
+                bytes(name)
             );
             return Err(Refusal::new(Code::Invalid, text));
         }

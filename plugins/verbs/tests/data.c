@@ -262,6 +262,29 @@ static void two_threads(struct end *a, struct end *b) {
     CHECK_IS(pthread_join(poller, NULL), 0);
 }
 
+static _Atomic bool made_all;
+
+static void *makes(void *argument) {
+    struct end *end = argument;
+    for (int i = 0; i < 1000; i++)
+        CHECK_IS(ibv_destroy_qp(queue(end->pd, end->cq, ALL, true)), 0);
+    made_all = true;
+    return NULL;
+}
+
+/* One thread gives memory back, and looks at queue pairs for that, which another makes and destroys. */
+static void queues_come_and_go(struct end *a, struct end *b) {
+    pthread_t maker;
+    made_all = false;
+    CHECK_IS(pthread_create(&maker, NULL, makes, a), 0);
+    while (!made_all) {
+        struct ibv_mr *mr = ibv_reg_mr(a->pd, b->memory, 4096, ALL);
+        CHECK(mr);
+        CHECK_IS(ibv_dereg_mr(mr), 0);
+    }
+    CHECK_IS(pthread_join(maker, NULL), 0);
+}
+
 /* By the calls of ibv_qp_ex. */
 static void extended(struct end *a, struct end *b) {
     struct ibv_qp_init_attr_ex init = {
@@ -313,9 +336,9 @@ static void extended(struct end *a, struct end *b) {
 }
 
 int main(void) {
-    void (*const all[])(struct end *, struct end *) = {copies,      messages,    waits_for_the_receiver,
-                                                       counts,      unsignalled, events,
-                                                       many_on_one, two_threads, extended};
+    void (*const all[])(struct end *, struct end *) = {
+        copies,      messages, waits_for_the_receiver, counts, unsignalled, events, many_on_one,
+        two_threads, extended, queues_come_and_go};
     struct ibv_context *context = device(), *second = device();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         /* With one device opened twice, and once. */

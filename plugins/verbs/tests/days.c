@@ -2,15 +2,18 @@
  * Bad days of two processes. `days WHAT`; the other process is `days WHAT other`, which says its name at its
  * output, reads the first one's from its input, and goes on until it is killed.
  */
+#include "../shared.h"
 #include "ends.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define DEPTH 32
@@ -28,6 +31,16 @@ static struct name hear(FILE *file) {
     struct name name;
     CHECK_IS(fscanf(file, "%u %u %u %llu", &name.lid, &name.qpn, &name.rkey, &name.address), 4);
     return name;
+}
+
+/* Gives it a queue pair of this kind, by a shared queue if there is one. */
+static void renew(struct end *end, enum ibv_qp_type type, struct ibv_srq *srq) {
+    if (type == IBV_QPT_UD) {
+        end_datagrams(end, srq);
+        return;
+    }
+    CHECK_IS(ibv_destroy_qp(end->qp), 0);
+    end->qp = queue_shared(end, type, srq);
 }
 
 /* Begins the other process, as this user or another, and joins both ends. */
@@ -51,7 +64,8 @@ static struct name begin(const char *what, const struct end *end) {
     from = fdopen(in[0], "r");
     struct name name = hear(from);
     say(to, end_name(end));
-    end_join(end, name);
+    if (end->qp->qp_type != IBV_QPT_UD)
+        end_join(end, name);
     return name;
 }
 
@@ -101,9 +115,10 @@ static void target(struct end *end) {
 
 /* A process whose writer is killed gets its memory back, and what it has posted; a message that was sent
  * whole is there. */
-static void writer(struct end *end) {
+static void written(struct end *end, const char *what, enum ibv_qp_type type) {
     for (int i = 0; i < 5; i++) {
-        begin("writer", end);
+        renew(end, type, NULL);
+        begin(what, end);
         for (uint64_t n = 0; n < 4; n++)
             give(end, n, 0, 100);
         CHECK_IS(ends(end->cq, 0), IBV_WC_SUCCESS);
@@ -116,11 +131,13 @@ static void writer(struct end *end) {
             CHECK_IS(ends(end->cq, n), IBV_WC_WR_FLUSH_ERR);
         CHECK_IS(ibv_dereg_mr(end->mr), 0);
         end->mr = ibv_reg_mr(end->pd, end->memory, MEMORY, ALL);
-        CHECK_IS(ibv_destroy_qp(end->qp), 0);
-        end->qp = queue(end->pd, end->cq, ALL, true);
         CHECK(end->mr && seconds() - since < 10);
     }
 }
+
+static void writer(struct end *end) { written(end, "writer", IBV_QPT_RC); }
+
+static void writer_uc(struct end *end) { written(end, "writer-uc", IBV_QPT_UC); }
 
 /* A region that is given back is not written any more from then on, whatever its writer does. */
 static void given_back(struct end *end) {
@@ -233,6 +250,138 @@ static void shared(struct end *end) {
     CHECK_IS(ibv_destroy_srq(srq), 0);
 }
 
+enum { HEAD = 40, DATAGRAM = 4000 };
+
+/* Takes so many datagrams of a sender, which come in order, and those of others: each is whole. */
+static void receive_datagrams(const struct end *end, unsigned sender, uint32_t *told, int count) {
+    while (count > 0) {
+        struct ibv_wc wc = next(end->cq);
+        const unsigned char *memory = end->memory + wc.wr_id * BUFFER + HEAD;
+        CHECK_IS(wc.status, IBV_WC_SUCCESS);
+        CHECK_IS(wc.byte_len, HEAD + DATAGRAM);
+        for (size_t i = 0; i < DATAGRAM; i++)
+            CHECK_IS(memory[i], (unsigned char)(wc.src_qp >> 12));
+        if (wc.src_qp == sender) {
+            CHECK(wc.imm_data > *told);
+            *told = wc.imm_data;
+            count--;
+        }
+        give(end, wc.wr_id, wc.wr_id * BUFFER, HEAD + DATAGRAM);
+    }
+}
+
+/* One of two who send to a queue pair of datagrams is killed in the middle, again and again, and the other's
+ * come all the same. */
+static void datagrams(struct end *end) {
+    end_datagrams(end, NULL);
+    for (uint64_t i = 0; i < BUFFERS; i++)
+        give(end, i, i * BUFFER, HEAD + DATAGRAM);
+    struct name steady = begin("datagrams-ud", end);
+    pid_t process = other;
+    uint32_t told = 0;
+    for (int i = 0; i < 8; i++) {
+        uint32_t of_other = 0;
+        struct name name = begin("datagrams-ud", end);
+        receive_datagrams(end, name.qpn, &of_other, 20 + 7 * i);
+        kill_other();
+        receive_datagrams(end, steady.qpn, &told, 4 * BUFFERS);
+    }
+    other = process;
+    kill_other();
+}
+
+/* The path of a device's folder, or of a file there. */
+static const char *device_path(uint32_t slot, const char *file) {
+    static char path[4200];
+    snprintf(path, sizeof path, "%s/%03x/%s", getenv("TARN_VERBS_DIR"), slot, file);
+    return path;
+}
+
+static void device_remove(uint32_t slot) {
+    DIR *files = opendir(device_path(slot, ""));
+    CHECK(files);
+    for (struct dirent *file; (file = readdir(files));)
+        unlink(device_path(slot, file->d_name));
+    closedir(files);
+    CHECK_IS(rmdir(device_path(slot, "")), 0);
+}
+
+static _Atomic bool given;
+
+static void *gives_memory_back(void *argument) {
+    struct end *end = argument;
+    CHECK_IS(ibv_dereg_mr(end->mr), 0);
+    given = true;
+    return NULL;
+}
+
+/* A peer in the middle of a request is waited for also where it ends, and its files are gone before it. */
+static void leaving(struct end *end) {
+    pthread_t thread;
+    char name[16];
+    const uint32_t busy = 1;
+    struct name peer = begin("leaving", end);
+    give(end, 0, 0, 100);
+    CHECK_IS(ends(end->cq, 0), IBV_WC_SUCCESS);
+    /* It has done all that it does. */
+    hear(from);
+    device_remove(slot_of(peer.qpn));
+    snprintf(name, sizeof name, "q%03x", place_of(end->qp->qp_num));
+    int fd = open(device_path(slot_of(end->qp->qp_num), name), O_RDWR | O_CLOEXEC);
+    CHECK_IS(pwrite(fd, &busy, sizeof busy, offsetof(struct queue_area, busy)), sizeof busy);
+    close(fd);
+    CHECK_IS(pthread_create(&thread, NULL, gives_memory_back, end), 0);
+    usleep(50000);
+    CHECK(!given);
+    kill_other();
+    CHECK_IS(pthread_join(thread, NULL), 0);
+    end->mr = ibv_reg_mr(end->pd, end->memory, MEMORY, ALL);
+}
+
+/* The device of a process that is dead. */
+static struct {
+    ino_t area;
+    uint32_t slot;
+} dead;
+
+static int area_make(uint32_t slot) {
+    int fd = open(device_path(slot, "area"), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+/* In place of the system's: before the dead one's is locked another process has taken it away, and a third
+ * one, which lives, has got its number. */
+int flock(int fd, int operation) {
+    struct stat told;
+    if (dead.area && fstat(fd, &told) == 0 && told.st_ino == dead.area) {
+        dead.area = 0;
+        device_remove(dead.slot);
+        CHECK_IS(mkdir(device_path(dead.slot, ""), 0700), 0);
+        CHECK_IS(syscall(SYS_flock, area_make(dead.slot), LOCK_EX), 0);
+    }
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
+/* Who takes away what the dead have left takes nothing of the living. */
+static void swept(struct end *end) {
+    struct stat told;
+    /* Not the one that this process's next device gets. */
+    dead.slot = slot_of(end->qp->qp_num) + MAX_SLOTS / 2;
+    do
+        dead.slot = dead.slot % (MAX_SLOTS - 1) + 1;
+    while (mkdir(device_path(dead.slot, ""), 0700) != 0);
+    int fd = area_make(dead.slot);
+    CHECK_IS(fstat(fd, &told), 0);
+    close(fd);
+    dead.area = told.st_ino;
+    struct ibv_context *context = device();
+    CHECK_IS(dead.area, 0);
+    CHECK_IS(access(device_path(dead.slot, "area"), F_OK), 0);
+    device_remove(dead.slot);
+    CHECK_IS(ibv_close_device(context), 0);
+}
+
 /* Overwrites what processes show each other by nonsense. */
 static void spoil(unsigned seed) {
     const char *folder = getenv("TARN_VERBS_DIR");
@@ -267,6 +416,14 @@ static void spoil(unsigned seed) {
     closedir(devices);
 }
 
+/* Makes it a datagram to that one. */
+static void address(struct ibv_send_wr *wr, struct ibv_ah *ah, struct name to) {
+    wr->opcode = IBV_WR_SEND;
+    wr->wr.ud.ah = ah;
+    wr->wr.ud.remote_qpn = to.qpn;
+    wr->wr.ud.remote_qkey = QKEY;
+}
+
 /* Nonsense in what is shared may fail any request; it ends nobody, and nothing comes where nobody has
  * registered anything. */
 static void spoilt(struct end *end, const char *what, enum ibv_qp_type type, bool shares) {
@@ -276,9 +433,9 @@ static void spoilt(struct end *end, const char *what, enum ibv_qp_type type, boo
     for (unsigned seed = 0; seed < 15; seed++) {
         struct ibv_wc wc[16];
         struct ibv_srq *srq = shares ? shared_make(end->pd, 64) : NULL;
-        CHECK_IS(ibv_destroy_qp(end->qp), 0);
-        end->qp = queue_shared(end, type, srq);
+        renew(end, type, srq);
         struct name name = begin(what, end);
+        struct ibv_ah *ah = way(end, name);
         for (uint64_t n = 0; n < 20; n++)
             give(end, n, 0, 100);
         CHECK_IS(ibv_req_notify_cq(end->cq, 0), 0);
@@ -290,6 +447,8 @@ static void spoilt(struct end *end, const char *what, enum ibv_qp_type type, boo
                       .opcode =
                           (enum ibv_wr_opcode[]){IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND}[i % 3],
                       .wr.rdma = {name.address, name.rkey}};
+            if (type == IBV_QPT_UD)
+                address(&wr, ah, name);
             ibv_post_send(end->qp, &wr, &bad);
             spoil(seed * 20 + (unsigned)i);
             CHECK(ibv_poll_cq(end->cq, 16, wc) >= 0);
@@ -297,9 +456,9 @@ static void spoilt(struct end *end, const char *what, enum ibv_qp_type type, boo
         /* It has not crashed, either. */
         CHECK_IS(waitpid(other, NULL, WNOHANG), 0);
         kill_other();
-        CHECK_IS(ibv_destroy_qp(end->qp), 0);
-        end->qp = queue(end->pd, end->cq, ALL, true);
+        renew(end, IBV_QPT_RC, NULL);
         CHECK(!srq || ibv_destroy_srq(srq) == 0);
+        CHECK_IS(ibv_destroy_ah(ah), 0);
         for (size_t i = 0; i < MEMORY; i++)
             CHECK_IS(guard[i], 'g');
     }
@@ -313,6 +472,8 @@ static void spoilt(struct end *end, const char *what, enum ibv_qp_type type, boo
 static void nonsense(struct end *end) { spoilt(end, "writer", IBV_QPT_RC, false); }
 
 static void nonsense_lost(struct end *end) { spoilt(end, "careless-uc", IBV_QPT_UC, false); }
+
+static void nonsense_datagrams(struct end *end) { spoilt(end, "careless-ud", IBV_QPT_UD, false); }
 
 static void nonsense_shared(struct end *end) { spoilt(end, "careless", IBV_QPT_RC, true); }
 
@@ -360,6 +521,7 @@ static void stranger(struct end *end) {
 /* Writes on, and sends, whatever is told: the test may spoil what it likes. */
 static void go_on(const struct end *end, struct name name, bool sends) {
     struct ibv_wc wc;
+    struct ibv_ah *ah = way(end, name);
     for (int i = 0;; i++) {
         bool message = sends && i % 4 != 0;
         struct ibv_sge sge = piece(end, 0, message ? 100 : MEMORY);
@@ -368,6 +530,8 @@ static void go_on(const struct end *end, struct name name, bool sends) {
                                  .opcode = message ? IBV_WR_SEND : IBV_WR_RDMA_WRITE,
                                  .wr.rdma = {name.address, name.rkey}},
                            *bad;
+        if (end->qp->qp_type == IBV_QPT_UD)
+            address(&wr, ah, name);
         ibv_post_send(end->qp, &wr, &bad);
         ibv_poll_cq(end->cq, 1, &wc);
     }
@@ -376,13 +540,25 @@ static void go_on(const struct end *end, struct name name, bool sends) {
 static void other_end(const char *what, struct end *end) {
     /* Where the first one finds something wrong nobody else ends it. */
     CHECK_IS(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
-    if (strcmp(what, "careless-uc") == 0) {
-        CHECK_IS(ibv_destroy_qp(end->qp), 0);
-        end->qp = queue_of(IBV_QPT_UC, end->pd, end->cq, ALL, true);
-    }
+    const char *kind = strrchr(what, '-');
+    if (kind)
+        renew(end, strcmp(kind, "-uc") == 0 ? IBV_QPT_UC : IBV_QPT_UD, NULL);
     say(stdout, end_name(end));
     struct name name = hear(stdin);
-    end_join(end, name);
+    if (end->qp->qp_type != IBV_QPT_UD)
+        end_join(end, name);
+    if (strcmp(what, "datagrams-ud") == 0) {
+        struct ibv_ah *ah = way(end, name);
+        struct ibv_sge sge = piece(end, 0, DATAGRAM);
+        memset(end->memory, (int)(end->qp->qp_num >> 12), DATAGRAM);
+        for (uint32_t n = 1;; n++) {
+            struct ibv_send_wr wr = {.wr_id = n, .sg_list = &sge, .num_sge = 1, .imm_data = n};
+            address(&wr, ah, name);
+            wr.opcode = IBV_WR_SEND_WITH_IMM;
+            post(end, wr);
+            CHECK_IS(ends(end->cq, n), IBV_WC_SUCCESS);
+        }
+    }
     if (strcmp(what, "sender") == 0) {
         struct ibv_sge sge = piece(end, 0, BUFFER);
         memset(end->memory, (int)(end->qp->qp_num >> 12), BUFFER);
@@ -404,7 +580,12 @@ static void other_end(const char *what, struct end *end) {
         puts("ok");
         exit(0);
     }
-    bool writes = strcmp(what, "writer") == 0;
+    if (strcmp(what, "leaving") == 0) {
+        message(end, 0, 0, 1);
+        CHECK_IS(ends(end->cq, 0), IBV_WC_SUCCESS);
+        say(stdout, name);
+    }
+    bool writes = strncmp(what, "writer", 6) == 0;
     if (strcmp(what, "words") == 0) {
         for (;;) {
             struct ibv_sge sge = piece(end, 0, 8);
@@ -437,7 +618,12 @@ int main(int argc, char **argv) {
                {"stranger", stranger},
                {"nonsense", nonsense},
                {"shared", shared},
+               {"writer-lost", writer_uc},
+               {"datagrams", datagrams},
+               {"leaving", leaving},
+               {"swept", swept},
                {"nonsense-lost", nonsense_lost},
+               {"nonsense-datagrams", nonsense_datagrams},
                {"nonsense-shared", nonsense_shared},
                {"child", child}};
     self = argv[0];

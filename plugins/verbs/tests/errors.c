@@ -40,6 +40,7 @@ static void fails(struct end *a, struct end *b, struct request request, int line
     if (request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
         first.wr.atomic.remote_addr = request.to.address;
         first.wr.atomic.rkey = request.to.rkey;
+        first.wr.atomic.compare_add = 1;
     } else {
         first.wr.rdma.remote_addr = request.to.address;
         first.wr.rdma.rkey = request.to.rkey;
@@ -144,6 +145,15 @@ static void unmapped(struct end *a, struct end *b) {
     FAILS(IBV_WR_RDMA_WRITE, 0, 8192, to, a->mr->lkey, IBV_WC_REM_ACCESS_ERR, 0, true);
     FAILS(IBV_WR_RDMA_WRITE, (size_t)(memory - a->memory), 8192, end_name(b), here->lkey, IBV_WC_LOC_PROT_ERR,
           0, false);
+    /* Nothing is added where what was found cannot be told. */
+    struct name word = end_name(b);
+    word.address += 200;
+    FAILS(IBV_WR_ATOMIC_FETCH_AND_ADD, (size_t)(memory + 4096 - a->memory), 8, word, here->lkey,
+          IBV_WC_LOC_PROT_ERR, 0, false);
+    CHECK_IS(mprotect(memory, 4096, PROT_READ), 0);
+    FAILS(IBV_WR_ATOMIC_FETCH_AND_ADD, (size_t)(memory - a->memory), 8, word, here->lkey, IBV_WC_LOC_PROT_ERR,
+          0, false);
+    CHECK_IS(mprotect(memory, 4096, PROT_READ | PROT_WRITE), 0);
     CHECK_IS(ibv_dereg_mr(here), 0);
     CHECK_IS(ibv_dereg_mr(there), 0);
     CHECK(!ibv_reg_mr(a->pd, memory, 8192, ALL) && errno == EFAULT);

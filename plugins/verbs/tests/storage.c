@@ -1,11 +1,15 @@
 /*
  * storage WHAT PARTITION: what a program does with a partition by the storage peer at $TARN_VERBS_PEER.
  * `check`: all that it can, and that it comes out as it went in; `write`: writes until that fails, which is
- * to be because the peer is gone; `hold`: writes until it is killed.
+ * to be because the peer is gone; `hold`: writes until it is killed; `own`: serves it itself.
  */
+#include "../shared.h"
 #include "ends.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -147,13 +151,92 @@ static void check(struct end *end, struct name name) {
     free(whole);
 }
 
+/* By another queue pair. */
+static struct name join_again(struct end *end, const char *partition) {
+    fclose(exchange);
+    CHECK_IS(ibv_destroy_qp(end->qp), 0);
+    end->qp = queue(end->pd, end->cq, ALL, true);
+    return join(end, partition);
+}
+
+/* Nothing is added where the memory cannot be written any more to which what was found is to come. */
+static void written_no_more(struct end *end, const char *partition) {
+    struct name name = join_again(end, partition);
+    uint64_t *word = (uint64_t *)(void *)end->memory, before;
+    void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct ibv_mr *mr = ibv_reg_mr(end->pd, memory, 4096, ALL);
+    CHECK(memory != MAP_FAILED && mr);
+    CHECK_IS(mprotect(memory, 4096, PROT_READ), 0);
+    remote(end, IBV_WR_RDMA_READ, 1, 0, 8, name);
+    CHECK_IS(ends(end->cq, 1), IBV_WC_SUCCESS);
+    before = *word;
+    struct ibv_sge sge = {(uintptr_t)memory, 8, mr->lkey};
+    post(end, (struct ibv_send_wr){.wr_id = 2,
+                                   .sg_list = &sge,
+                                   .num_sge = 1,
+                                   .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+                                   .wr.atomic = {name.address, 1, 0, name.rkey}});
+    CHECK_IS(ends(end->cq, 2), IBV_WC_LOC_PROT_ERR);
+    name = join_again(end, partition);
+    remote(end, IBV_WR_RDMA_READ, 3, 0, 8, name);
+    CHECK_IS(ends(end->cq, 3), IBV_WC_SUCCESS);
+    CHECK_IS(*word, before);
+    CHECK_IS(ibv_dereg_mr(mr), 0);
+    CHECK_IS(munmap(memory, 4096), 0);
+}
+
+/* Writes nonsense where peers are told which partition a region is. */
+static void spoil(const struct end *end, const struct ibv_mr *mr) {
+    char path[4200];
+    const uint32_t nonsense = UINT32_MAX;
+    size_t at = offsetof(struct area, mrs[0].partition) + mr->handle * sizeof(struct shared_mr);
+    snprintf(path, sizeof path, "%s/%03x/area", getenv("TARN_VERBS_DIR"), slot_of(end->qp->qp_num));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    CHECK_IS(pwrite(fd, &nonsense, sizeof nonsense, (off_t)at), sizeof nonsense);
+    close(fd);
+}
+
+/* As the storage peer does. A partition gives its place back, whatever others have written there, and takes
+ * none where there is no room for its region: so more come and go than there are places. */
+static void own(const struct end *end, const char *partition) {
+    static struct ibv_mr *all[MAX_MRS];
+    struct ibv_mr *(*reg)(struct ibv_pd *, const char *, unsigned, uint32_t, uint32_t) =
+        (__typeof__(reg))dlsym(RTLD_DEFAULT, "tarn_verbs_reg_partition");
+    const uint32_t visible = 2;
+    uint32_t count = 0;
+    CHECK(reg);
+    for (uint32_t i = 0; i <= MAX_PARTITIONS; i++) {
+        struct ibv_mr *mr = reg(end->pd, partition, ALL, visible, 0);
+        CHECK(mr);
+        spoil(end, mr);
+        CHECK_IS(ibv_dereg_mr(mr), 0);
+    }
+    while ((all[count] = ibv_reg_mr(end->pd, end->memory, 1, ALL)))
+        count++;
+    for (uint32_t i = 0; i <= MAX_PARTITIONS; i++)
+        CHECK(!reg(end->pd, partition, ALL, visible, 0) && errno == ENOMEM);
+    CHECK_IS(ibv_dereg_mr(all[--count]), 0);
+    all[count] = reg(end->pd, partition, ALL, visible, 0);
+    CHECK(all[count++]);
+    while (count > 0)
+        CHECK_IS(ibv_dereg_mr(all[--count]), 0);
+}
+
 int main(int argc, char **argv) {
     CHECK_IS(argc, 3);
     struct ibv_context *context = device();
     struct end end = end_make(context, ALL);
+    if (strcmp(argv[1], "own") == 0) {
+        own(&end, argv[2]);
+        end_drop(&end);
+        CHECK_IS(ibv_close_device(context), 0);
+        puts("ok");
+        return 0;
+    }
     struct name name = join(&end, argv[2]);
     if (strcmp(argv[1], "check") == 0) {
         check(&end, name);
+        written_no_more(&end, argv[2]);
     } else {
         struct ibv_wc wc;
         uint64_t posted = 0, ended = 0;

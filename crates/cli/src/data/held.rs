@@ -10,7 +10,7 @@ use crate::run::open_catalogue;
 use crate::state;
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::codes::Exit;
 use tarn_base::event::FailureKind;
@@ -19,6 +19,7 @@ use tarn_base::id::DataId;
 use tarn_base::key::DataKey;
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::Manifest;
+use tarn_base::merge::merge;
 use tarn_base::object::{ObjectUrl, is_object, shown};
 use tarn_base::part::{StoreKey, Verify};
 use tarn_base::units::Bytes;
@@ -222,17 +223,17 @@ impl Held {
             .map_err(|failure| CliError::new(Exit::State, failure.message))
     }
 
-    /// Copies the version out; the keys of its parts.
+    /// Copies the version out; the keys of its parts. Where it is to be freed afterwards, what was put is read again.
     pub(super) fn copy_to(
         &self,
         dest: &Path,
         run: Option<&str>,
-        verify: Verify,
+        frees: bool,
     ) -> CliResult<BTreeSet<StoreKey>> {
         if let Some(at) = ObjectUrl::of(dest) {
             let refused = |why| format!("{} is no place in an object store: {why}", shown(dest));
             let at = at.map_err(|why| CliError::new(Exit::Usage, refused(why)))?;
-            return self.put_to(at.tree(), run, verify);
+            return self.put_to(at.tree(), run, frees);
         }
         let dest = std::path::absolute(dest).exit(Exit::Usage)?;
         if dest.symlink_metadata().is_ok() {
@@ -242,7 +243,8 @@ impl Held {
             ));
         }
         let keys = self.complete(run)?;
-        let report = copy(&mut self.choices(&keys)?, &dest, verify).exit(Exit::WorkflowFailed)?;
+        let report = copy(&mut self.choices(&keys)?, &dest, level(frees));
+        let report = report.exit(Exit::WorkflowFailed)?;
         for lost in &report.lost {
             say!("warning: {lost}");
         }
@@ -255,13 +257,17 @@ impl Held {
         &self,
         dest: ObjectUrl,
         run: Option<&str>,
-        verify: Verify,
+        frees: bool,
     ) -> CliResult<BTreeSet<StoreKey>> {
         let keys = self.complete(run)?;
         let owner = self.rows.first().map_or(String::new(), |row| {
             format!("{}/{}", row.workspace, row.dataset)
         });
         let mut parts = self.choices(&keys)?;
+        if frees && is_put(&dest, &owner, &parts).exit(Exit::WorkflowFailed)? {
+            say!("{dest} has all of it already, by an earlier call");
+            return Ok(keys);
+        }
         let report = try_all(&mut parts, &trees(), &|sources| {
             deliver(Delivered {
                 sources,
@@ -269,7 +275,7 @@ impl Held {
                 single: false,
                 owner: owner.clone(),
                 over: Over::Unfinished,
-                verify,
+                verify: level(frees),
             })
         })
         .exit(Exit::WorkflowFailed)?;
@@ -293,6 +299,26 @@ impl Held {
         }
         Ok(Exit::Success)
     }
+}
+
+fn level(frees: bool) -> Verify {
+    match frees {
+        true => Verify::Readback,
+        false => Verify::Copy,
+    }
+}
+
+/// Whether a tree of a store is whole and just this, by an earlier call that was killed before it had freed the nodes. All of it is
+/// read.
+fn is_put(dest: &ObjectUrl, owner: &str, parts: &[Choice<'_>]) -> Result<bool, MoverError> {
+    let (mover, control) = (trees(), Control::default());
+    let dest = PathBuf::from(dest.to_string());
+    if !mover.is_delivered(&dest, owner, &control)? {
+        return Ok(false);
+    }
+    let manifests: Vec<&Manifest> = parts.iter().map(|p| &p.manifest).collect();
+    let meant = merge(&manifests).ok().and_then(|merged| merged.hash());
+    Ok(meant.is_some() && mover.digest(&dest, &control)?.hash() == meant)
 }
 
 /// What the removal of replicas has done, in words: a `dest` is the user's, and stays.

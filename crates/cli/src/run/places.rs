@@ -37,7 +37,7 @@ pub(super) fn check(
 }
 
 /// An object store that is `external` must take what goes there: when tiers are full, or the run fails, it is too late.
-fn takes(workflow: &Workflow, workspace: &str, mover: &dyn Mover) -> CliResult<()> {
+pub(super) fn takes(workflow: &Workflow, workspace: &str, mover: &dyn Mover) -> CliResult<()> {
     let Some(external) = workflow.external.as_deref().filter(|e| is_object(e)) else {
         return Ok(());
     };

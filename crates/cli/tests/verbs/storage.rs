@@ -84,6 +84,36 @@ fn a_program_of_libibverbs_alone_uses_a_partition() {
     assert!(desk.is_tidy());
 }
 
+/// A partition that is served gives back what it took, whatever has been written in the folder of devices.
+#[test]
+fn partitions_are_served_and_given_back() {
+    let Some(desk) = Desk::new() else { return };
+    make(&desk, "./field", &[]);
+    let storage = desk.program("storage", "");
+    let told = said(&mut desk.exec(&[&storage, "own", &desk.path("field")]));
+    assert_eq!(told, "ok\n");
+    assert!(desk.is_tidy());
+}
+
+/// What is at the place of its socket stays, but for a socket that nobody listens at any more.
+#[test]
+fn the_peer_replaces_no_file() {
+    let Some(desk) = Desk::new() else { return };
+    make(&desk, "./field", &[]);
+    let file = desk.path("results.dat");
+    std::fs::write(&file, "results").unwrap();
+    std::os::unix::fs::symlink(&file, desk.path("link")).unwrap();
+    for name in ["results.dat", "link"] {
+        let told = failed(&mut desk.tarn(&["verbs", "serve", "--socket", name, "./field"]));
+        assert!(told.contains("is no socket"), "{told}");
+    }
+    assert_eq!(
+        std::fs::read_to_string(desk.path("link")).unwrap(),
+        "results"
+    );
+    assert!(desk.is_tidy());
+}
+
 /// On a disk what was written is persistent by a flush, or at once.
 #[test]
 fn a_partition_on_a_disk_is_used_in_units() {

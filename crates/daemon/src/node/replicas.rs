@@ -411,11 +411,29 @@ mod tests {
         let replicas = Replicas::new((7, [1; 32]), Way::Clear);
         replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         std::fs::create_dir_all(dir.path().join("parts/k.0")).unwrap();
+        "r".clone_into(&mut replicas.known().run);
+        let content = tarn_local::image::copy::content;
+        let image = content(&dir.path().join("checkpoints/r"), "s-0", "1.2").unwrap();
+        std::fs::create_dir_all(image).unwrap();
         let run = 7u128.to_le_bytes();
         let tree = |name: &[u8]| replicas.tree(&run, &Tree::Replica(name.into()));
         assert!(matches!(tree(b"0/k.0"), Ok(Served::Whole(_))));
+        assert!(matches!(tree(b"0/s-0/1.2"), Ok(Served::Whole(_))));
+        assert!(matches!(tree(b"0/s-0/1.3"), Ok(Served::Gone)));
         for name in [
-            &b"0/../parts"[..],
+            &b"0/s-0/1.2/"[..],
+            b"0/s-0/1.2/..",
+            b"0/s-0/..",
+            b"0/s-0/01.2",
+            b"0/s-0/+1.2",
+            b"0/s-0/.taking",
+            b"0/s-0/.copying",
+            b"0/../1.2",
+            b"0/./1.2",
+            b"0//1.2",
+            b"0/../s-0/1.2",
+            b"0/s-0/../1.2",
+            b"0/../parts",
             b"0/..",
             b"0/.",
             b"0/",

@@ -6,16 +6,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::bounds::MAX_NAME_BYTES;
+use tarn_base::workflow::StoragePartition;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Job, Mount, Spread, Uid};
 
 /// What the plug-in takes of one job, and bytes of a path.
 const MAX_MOUNTS: usize = 1024;
 const MAX_PATH: usize = 1024;
-/// Bytes of its whole file, of a node's name, of the names of a partition's pieces in one variable, and of a block.
+/// Bytes of its whole file, of a node's name, and of a block.
 const MAX_FILE: usize = 256 << 10;
 const MAX_NODE: usize = 255;
-const MAX_PIECES: usize = 120_000;
 const MAX_BLOCK: u64 = 1 << 30;
 const PAGE: u64 = 4096;
 
@@ -162,10 +162,10 @@ fn check(mount: &Mount) -> Result<(), Refusal> {
     let is_plain = plain && text.len() <= MAX_PATH && !text.chars().any(char::is_control);
     let is_dealt = match &mount.spread {
         None => true,
-        Some(spread) => mount.partition && is_sound(spread, name.len()),
+        Some(spread) => mount.partition && is_sound(spread),
     };
     if is_variable && is_owners && is_plain && is_dealt {
-        return Ok(());
+        return check_names(mount);
     }
     let text = format!(
         "`{}` cannot be mounted as `{}`",
@@ -175,18 +175,59 @@ fn check(mount: &Mount) -> Result<(), Refusal> {
     Err(Refusal::new(Code::Invalid, text))
 }
 
-/// Whether tasks can be told where the pieces of a partition with a name of so many bytes are.
-fn is_sound(spread: &Spread, name: usize) -> bool {
+/// Whether what is said of how a partition lies over nodes can be so.
+fn is_sound(spread: &Spread) -> bool {
     let is_host = |node: &String| {
         let mut bytes = node.bytes();
         (1..=MAX_NODE).contains(&node.len())
             && bytes.all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
     };
-    // `NODE:@step/NAME,`
-    let pieces = spread.nodes.iter().map(|n| n.len() + name + 8);
     (PAGE..=MAX_BLOCK).contains(&spread.block)
         && spread.block.is_multiple_of(PAGE)
         && !spread.nodes.is_empty()
         && spread.nodes.iter().all(is_host)
-        && pieces.sum::<usize>() <= MAX_PIECES
+}
+
+/// Tasks have the names of a partition's pieces in one variable.
+fn check_names(mount: &Mount) -> Result<(), Refusal> {
+    let nodes = mount.spread.iter().flat_map(|spread| &spread.nodes);
+    let (name, most) = (&mount.dataset, StoragePartition::MOST_NAMES);
+    let bytes = StoragePartition::names(name, nodes.map(String::as_str));
+    if bytes <= most {
+        return Ok(());
+    }
+    let text = format!(
+        "the names of the pieces of partition `{name}` have {bytes} bytes, and at most {most} fit into $TARN_PARTITION_{name}: ask for fewer nodes, give it a shorter name, or leave `spread` out"
+    );
+    Err(Refusal::new(Code::Invalid, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tarn_proto::site::Owner;
+
+    #[test]
+    fn names_of_pieces_that_fit_into_no_variable_are_refused_as_such() {
+        let over = |nodes: usize| Mount {
+            store: String::new(),
+            in_memory: false,
+            partition: true,
+            spread: Some(Spread {
+                block: PAGE,
+                nodes: vec!["n".repeat(107); nodes],
+            }),
+            dataset: "field".into(),
+            owner: Owner::User(1),
+            path: "u1/j/7/p/field".into(),
+            writable: true,
+        };
+        // 120 bytes each.
+        check(&over(1000)).unwrap();
+        let why = check(&over(1001)).unwrap_err().text;
+        assert!(
+            why.contains("120000 fit into $TARN_PARTITION_field"),
+            "{why}"
+        );
+    }
 }

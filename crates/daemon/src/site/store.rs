@@ -692,8 +692,9 @@ impl Store {
         })
     }
 
-    /// Gives a whole folder its name, durably.
+    /// Gives a whole folder its name, durably, and before that what lies in it.
     fn publish_as(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+        held.sync_inside(whole)?;
         held.rename(whole, held, false)?;
         held.sync()
     }

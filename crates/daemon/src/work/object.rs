@@ -169,7 +169,7 @@ pub(super) fn put(
         Err(why) => {
             // An earlier tarnd may have put something.
             if plan.resumed && !shared.keeps(plan, &why) {
-                withdraw(shared, plan, at);
+                withdraw(shared, plan, at, true);
             }
             return Err(why);
         }
@@ -178,7 +178,7 @@ pub(super) fn put(
     let (bytes, checksum) = report.inspect_err(|why| {
         let strange = why.code == Code::Exists && !plan.resumed;
         if !strange && !shared.keeps(plan, why) {
-            withdraw(shared, plan, at);
+            withdraw(shared, plan, at, plan.resumed);
         }
     })?;
     let freed = match (&putting.moved, &putting.held) {
@@ -369,12 +369,14 @@ fn deliver(
     Ok((putting.list.bytes(), checksum))
 }
 
-/// Removes what a task has put that does not go on; what has taken the place of other objects stays.
-pub(super) fn withdraw(shared: &Shared, plan: &Plan, at: &ObjectUrl) {
+/// Removes what a task has put that does not go on; what has taken the place of other objects stays. So does what a move has put
+/// whole that `may_be_moved`: its source may be gone already.
+pub(super) fn withdraw(shared: &Shared, plan: &Plan, at: &ObjectUrl, may_be_moved: bool) {
     let (owner, control) = (owner(plan), Control::default());
-    let removed = shared
-        .mover
-        .withdraw(&path(at), &owner, !plan.replace, &control);
+    let is_whole = || shared.mover.is_delivered(&path(at), &owner, &control);
+    let is_only_copy = plan.verb == Verb::Move && may_be_moved && is_whole().unwrap_or(true);
+    let objects = !plan.replace && !is_only_copy;
+    let removed = shared.mover.withdraw(&path(at), &owner, objects, &control);
     if let Err(e) = removed {
         tracing::warn!(
             task = plan.id,

@@ -233,6 +233,12 @@ impl Held {
         rustix::fs::fsync(&self.folder).map_err(|e| self.failed("sync the folder of", e))
     }
 
+    /// The same of a folder in it.
+    pub(crate) fn sync_inside(&self, folder: &[u8]) -> Result<(), Refusal> {
+        let synced = open_folder(&self.path_of(folder)).and_then(rustix::fs::fsync);
+        synced.map_err(|e| self.failed("sync", e))
+    }
+
     pub(crate) fn exists(&self) -> Refusal {
         Refusal::new(
             Code::Exists,

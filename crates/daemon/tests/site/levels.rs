@@ -406,6 +406,78 @@ fn a_move_that_was_interrupted_between_both_is_ended_and_what_is_damaged_is_copi
     assert_eq!(two.hidden("fast"), Vec::<PathBuf>::new());
 }
 
+/// What the one worker has synced and renamed while something was done, as strace saw it.
+fn traced(two: &Two, act: impl FnOnce()) -> Option<Vec<String>> {
+    let trace = two.node.path("trace");
+    let [worker] = two.node.workers()[..] else {
+        panic!("one user, one worker");
+    };
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-f", "-y", "-e", "trace=fsync,renameat,renameat2", "-o"]);
+    strace.arg(&trace).args(["-p", &worker.to_string()]);
+    let skip = || println!("SKIPPED: strace cannot look at a worker here");
+    let Ok(mut strace) = strace.stderr(std::process::Stdio::null()).spawn() else {
+        skip();
+        return None;
+    };
+    let is_seen = |task: fs::DirEntry| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        !status.contains("TracerPid:\t0\n")
+    };
+    let tasks = || fs::read_dir(format!("/proc/{worker}/task")).unwrap();
+    while !tasks().all(|task| is_seen(task.unwrap())) {
+        if strace.try_wait().unwrap().is_some() {
+            skip();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    act();
+    let strace_id = rustix::process::Pid::from_child(&strace);
+    rustix::process::kill_process(strace_id, rustix::process::Signal::INT).unwrap();
+    strace.wait().unwrap();
+    let text = fs::read_to_string(trace).unwrap();
+    Some(text.lines().map(str::to_owned).collect())
+}
+
+/// So it is for a loss of power at any moment, and where the worker before was killed between the name and its sync.
+#[test]
+fn what_has_come_is_durable_before_its_source_goes() {
+    let Some(daemon) = munge() else { return };
+    let Some(two) = two(&daemon, &[]) else { return };
+    let mut session = two.node.begin(&daemon);
+    let proof = brought(&two, &mut session, "x", "fast", 5000);
+    let in_slow = two.tree("slow", "x").ancestors().nth(2).unwrap().to_owned();
+    let places = |calls: &[String], name: &str, text: &str| -> Vec<usize> {
+        let all = calls.iter().enumerate();
+        let found = all.filter(|(_, call)| call.contains(name) && call.contains(text));
+        found.map(|(at, _)| at).collect()
+    };
+    let name_synced = format!("{}>", in_slow.display());
+    let is_kept = |calls: &[String]| {
+        let gone = places(calls, "renameat(", ".gone\"");
+        let kept = places(calls, "fsync(", &name_synced);
+        (kept[..].last() < gone.first() && !gone.is_empty()).then_some(kept)
+    };
+    let down = |keep| moves("x", ("fast", "slow"), &proof, keep);
+    let Some(calls) = traced(&two, || drop(session.proven(ALICE, down(false)))) else {
+        return;
+    };
+    let kept = is_kept(&calls).unwrap_or_else(|| panic!("{calls:#?}"));
+    let named = places(&calls, "renameat2(", ".moved\"");
+    let manifest = places(&calls, "fsync(", ".moved/manifest>");
+    let inside = places(&calls, "fsync(", ".moved>");
+    let order = [manifest.last(), inside.last(), named.last(), kept.last()];
+    assert!(order[0].is_some() && order.is_sorted(), "{calls:#?}");
+    // It lies in both, and is ordered again.
+    session.proven(ALICE, moves("x", ("slow", "fast"), &proof, true));
+    let calls = traced(&two, || drop(session.proven(ALICE, down(false)))).unwrap();
+    assert!(
+        is_kept(&calls).is_some_and(|kept| !kept.is_empty()),
+        "{calls:#?}"
+    );
+}
+
 #[test]
 fn a_store_that_is_full_keeps_nothing_of_what_did_not_fit() {
     let Some(daemon) = munge() else { return };

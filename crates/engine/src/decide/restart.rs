@@ -84,8 +84,10 @@ impl Decide<'_> {
             };
             let attempt = i.attempts;
             let room = self.state.start.workflow.step(id.step).restart;
-            let reserve = room.map_or(0, |r| r.room).max(bytes);
-            let Some(to) = self.buddy(id, from, reserve) else {
+            // The newest copy stays until the next is whole.
+            let two = bytes.saturating_mul(2);
+            let reserve = room.map_or(0, |r| r.room).max(two);
+            let Some((to, before)) = self.buddy(id, from, reserve) else {
                 let about = Subject::Instance(id);
                 self.note(about, Reason::NoBuddy { bytes: reserve });
                 continue;
@@ -96,23 +98,24 @@ impl Decide<'_> {
                 image,
                 from,
                 to,
-                reserve,
+                // What was larger before lies there still.
+                reserve: reserve.max(before),
             };
             self.emit(what, Reason::Buddy { node: from.node });
         }
     }
 
     /// Where copies of images are to lie that are taken at `home`: where they lie already; else on another host, then where most is free.
-    /// It is a node that could run the step, where it would see the same paths.
-    fn buddy(&self, id: InstanceId, home: Spot, bytes: u64) -> Option<Spot> {
+    /// It is a node that could run the step, where it would see the same paths. And what is set aside there before.
+    fn buddy(&self, id: InstanceId, home: Spot, bytes: u64) -> Option<(Spot, u64)> {
         let cluster = &self.state.start.cluster;
         let (here, holds) = (cluster.node(home.node), self.holder(id, 0));
         let root = |node: &Node| node.tiers.first().map(|t| t.root.clone());
         let images = self.state.steps.instance(id).map(|i| &i.kept.images)?;
+        let own = |at: &Spot| images.buddies.get(at).copied();
         let free = |at: &Spot| {
-            let own = images.buddy.filter(|(spot, _)| spot == at);
             let free = self.state.ledger.free(*at);
-            free.saturating_add(own.map_or(0, |(_, bytes)| bytes))
+            free.saturating_add(own(at).unwrap_or(0))
         };
         let suits = |n: &NodeId| {
             *n != home.node
@@ -122,11 +125,11 @@ impl Decide<'_> {
         };
         let nodes = self.nodes_of_kind(id.step).into_iter().filter(suits);
         let spots = nodes.filter_map(|n| self.home_on(id, n));
-        spots.filter(|at| free(at) >= bytes).min_by_key(|at| {
-            let there = images.buddy.is_some_and(|(spot, _)| spot == *at);
+        let to = spots.filter(|at| free(at) >= bytes).min_by_key(|at| {
             let same_host = cluster.node(at.node).host == here.host;
-            (!there, same_host, Reverse(free(at)), at.node)
-        })
+            (own(at).is_none(), same_host, Reverse(free(at)), at.node)
+        })?;
+        Some((to, own(&to).unwrap_or(0)))
     }
 
     /// Whether an instance is to wait for room on its nodes rather than to begin anew on others.

@@ -61,6 +61,8 @@ impl Criu {
         command.arg(verb).arg("-D").arg(images).args(["-o", log]);
         // Its processes stay in the control group that this attempt runs in.
         command.args(["--manage-cgroups=ignore", "--file-locks"]);
+        // Programs go on using the instructions that they found: a processor without one of them is refused.
+        command.arg("--cpu-cap=ins");
         if self.unprivileged {
             command.arg("--unprivileged");
         }

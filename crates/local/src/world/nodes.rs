@@ -90,7 +90,8 @@ impl Nodes for Local {
         &mut self,
         wanted: &[(PartRef, StoreKey, Place)],
     ) -> Result<Vec<(PartRef, Place)>, WorldError> {
-        let found = inventory::inventory(&self.shared, wanted);
+        let found =
+            inventory::inventory(&self.shared, wanted).map_err(|f| WorldError(f.message))?;
         inventory::note_boot(&self.shared);
         Ok(found)
     }

@@ -389,12 +389,19 @@ impl<'a> Putting<'a> {
     ) -> Result<()> {
         let sent = self.begins();
         let sent = sent.and_then(|()| self.send_parts(file, begun, hash, there));
-        let made = sent.and_then(|(etags, resumed)| {
-            let etag = self.place.store.complete(begun, &etags, self.control)?;
-            Ok((etag, resumed))
-        });
-        let (etag, resumed) = made.inspect_err(|_| self.give_up(begun))?;
-        self.is_whole(file, hash)?;
+        let (etags, resumed) = sent.inspect_err(|_| self.give_up(begun))?;
+        let etag = match self.place.store.complete(begun, &etags, self.control) {
+            Ok(etag) => {
+                self.is_whole(file, hash)?;
+                etag
+            }
+            Err(why) => {
+                // The store may have made it all the same, and only its answer been lost.
+                let made = self.made(file, hash);
+                self.give_up(begun);
+                made.ok().flatten().ok_or(why)?
+            }
+        };
         self.checked(file, etag, hash, resumed)
     }
 
@@ -477,20 +484,22 @@ impl<'a> Putting<'a> {
 
     /// An upload in parts has become the object that was meant.
     fn is_whole(&self, file: &File<'_>, hash: Hash) -> Result<()> {
+        self.made(file, hash)?.map(drop).ok_or_else(|| {
+            let text = format!(
+                "{} is not what was just put there; somebody else writes there too",
+                file.at
+            );
+            MoverError::new(FailureKind::Io, text)
+        })
+    }
+
+    /// The ETag of the object, if it is what an upload in parts was to become.
+    fn made(&self, file: &File<'_>, hash: Hash) -> Result<Option<String>> {
         let found = self.place.store.look(&file.at, self.control)?;
         let text = hash.to_string();
         let same =
             |f: &Found| f.size == file.size && f.tags.iter().any(|t| t.0 == HASH && t.1 == text);
-        match found.as_ref().is_some_and(same) {
-            true => Ok(()),
-            false => {
-                let text = format!(
-                    "{} is not what was just put there; somebody else writes there too",
-                    file.at
-                );
-                Err(MoverError::new(FailureKind::Io, text))
-            }
-        }
+        Ok(found.filter(same).map(|f| f.etag))
     }
 
     /// An object that was put: read again if that was asked for.

@@ -158,7 +158,11 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let bare = || {
             let told = shared.ranks.told();
             let number = told.replicated;
-            let why = || super::lock(&shared.why_bare).clone();
+            let why = || {
+                let why = super::lock(&shared.why_bare).clone();
+                let own = why.filter(|(of, _)| *of == number);
+                own.map(|(_, why)| why)
+            };
             (shared.good(told) != number).then(|| {
                 let why = why().unwrap_or_else(|| "a rank could not keep it".into());
                 format!(

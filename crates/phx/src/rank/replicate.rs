@@ -86,15 +86,19 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             stats.replicated += u64::from(done.is_ok());
             stats.bare += u64::from(done.is_err());
             drop(stats);
+            let is_bare = done.is_err();
+            // Who hears of it looks for the reason.
+            if let Err(fault) = done {
+                *lock(&self.why_bare) = Some((number, fault.text));
+            }
             self.tell(|reached| {
                 let bit = 1 << (number / every % 64);
                 reached.replicated = number;
                 reached.bare &= !bit;
-                if done.is_err() {
+                if is_bare {
                     reached.bare |= bit;
                 }
             });
-            *lock(&self.why_bare) = done.err().map(|fault| fault.text);
         }
     }
 

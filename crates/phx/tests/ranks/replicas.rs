@@ -183,7 +183,8 @@ fn a_rank_that_nobody_can_keep_is_told() {
         assert_eq!(bare.code, Code::NoSpace, "{bare}");
         let next = rank.commit(&items(&state(of, 2))).unwrap();
         let why = next.degraded.unwrap();
-        assert!(why.contains("version 1.1 is not on other nodes"), "{why}");
+        let wanted = "version 1.1 is not on other nodes: versions are to be on 1 other nodes";
+        assert!(why.contains(wanted), "{why}");
         rank.end().unwrap();
     });
     restarts(&cluster, id(1, 2), 2);

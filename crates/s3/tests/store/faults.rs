@@ -1,6 +1,6 @@
 //! A store that misbehaves: busy, silent in the middle, with other bytes than it said.
 
-use crate::common::{Act, Bucket, Proxy, busy};
+use crate::common::{Act, Bucket, Proxy, busy, refusal};
 use crate::{content, deliver, fetch, mover, source, url};
 use std::fs;
 use std::sync::Arc;
@@ -83,6 +83,79 @@ fn a_connection_that_is_cut_goes_on_where_it_was() {
     }));
     deliver(&mover(proxy.client()), &from, &url(&bucket, "cut/"), "w").unwrap();
     assert!(bucket.read("cut/large") == content(LARGE));
+}
+
+#[test]
+fn a_list_that_is_cut_off_is_asked_for_again() {
+    let bucket = Bucket::new("cut-list");
+    bucket.put("in/a", b"1");
+    let proxy = Proxy::new(first(2, &["GET", "list-type"], || Act::CutAnswer(100)));
+    assert_eq!(listed(&mover(proxy.client()), &url(&bucket, "in/")), ["a"]);
+}
+
+#[test]
+fn an_upload_whose_end_goes_wrong_is_completed_and_no_part_is_sent_again() {
+    let bucket = Bucket::new("completes");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("large"), content(LARGE)).unwrap();
+    let wrong: [fn() -> Act; 3] = [
+        // What fails after the answer has begun well.
+        || refusal("200 OK", "", "InternalError", "Please try again."),
+        || Act::CutAnswer(40),
+        // It was completed, whatever is said.
+        || Act::Change(vec![("HTTP/1.1 200 OK".into(), "HTTP/1.1 403 No".into())]),
+    ];
+    for (n, wrong) in wrong.into_iter().enumerate() {
+        let proxy = Proxy::new(first(2, &["POST", "uploadId="], wrong));
+        let out = format!("out-{n}/");
+        deliver(&mover(proxy.client()), dir.path(), &url(&bucket, &out), "w").unwrap();
+        let seen = proxy.seen.lock().unwrap().clone();
+        let sent = |r: &&String| r.starts_with("PUT") && r.contains("partNumber=");
+        assert_eq!(seen.iter().filter(sent).count(), 3, "{n}");
+        assert_eq!(
+            bucket.keys(&out),
+            [format!("{out}.tarn-manifest"), format!("{out}large")]
+        );
+        assert!(bucket.uploads(&out).is_empty());
+        assert!(bucket.read(&format!("{out}large")) == content(LARGE));
+    }
+}
+
+#[test]
+fn what_is_taken_back_goes_though_its_upload_cannot_be_ended() {
+    let bucket = Bucket::new("unended");
+    let (store, control) = (&bucket.store, Control::default());
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), b"a").unwrap();
+    let dest = url(&bucket, "out/");
+    let trees = mover(Arc::clone(store));
+    let withdraw = |trees: &tarn_movers::Trees| trees.withdraw(&dest, "w", true, &control);
+    let own = vec![("tarn-owner".to_owned(), "w".to_owned())];
+    let note = bucket.at("out/.tarn-upload");
+    // Nobody can read which it is.
+    deliver(&trees, dir.path(), &dest, "w").unwrap();
+    store.put(&note, b"?", &own, &control).unwrap();
+    let error = withdraw(&trees).unwrap_err();
+    assert!(error.to_string().contains(".tarn-upload"), "{error}");
+    assert_eq!(bucket.keys("out/"), ["out/.tarn-upload"]);
+    store.remove(&note, &control).unwrap();
+    // The store refuses to end it.
+    deliver(&trees, dir.path(), &dest, "w").unwrap();
+    let begun = store.begin(&bucket.at("out/a"), &own, &control).unwrap();
+    let text = format!("tarn-upload 1\nout/a\n{}\n", begun.id);
+    store.put(&note, text.as_bytes(), &own, &control).unwrap();
+    let proxy = Proxy::new(|request, _| {
+        match request.starts_with("DELETE") && request.contains("uploadId=") {
+            true => refusal("403 Forbidden", "", "AccessDenied", "No."),
+            false => Act::Pass,
+        }
+    });
+    withdraw(&mover(proxy.client())).unwrap_err();
+    assert_eq!(bucket.keys("out/"), ["out/.tarn-upload"]);
+    assert_eq!(bucket.uploads("out/"), ["out/a"]);
+    // Whoever cleans up next finds it by its note.
+    withdraw(&trees).unwrap();
+    assert!(bucket.keys("out/").is_empty() && bucket.uploads("out/").is_empty());
 }
 
 #[test]

@@ -164,6 +164,29 @@ fn a_job_that_gets_other_nodes_leaves_no_piece_on_those_before() {
 }
 
 #[test]
+fn a_job_whose_pieces_have_too_long_names_is_turned_back_and_told_why() {
+    let mut world = World::new(0, Config::default());
+    let names = ["a", "b"].map(|name| name.repeat(60_000));
+    for name in &names {
+        world.nodes.insert(name.clone(), Store::default());
+        world.open(name);
+    }
+    let nodes = names.each_ref().map(String::as_str);
+    let dealt = job(2, vec![spread("field", 1 << 20)]);
+    assert_eq!(setup(&mut world, 1, dealt), Said::Done);
+    let said = world.pre_run(1, &nodes);
+    let why = refused(&said);
+    assert_eq!(why.code, Code::Invalid, "{said:?}");
+    assert!(why.text.contains("120000 fit into $TARN_PARTITION_field"));
+    // Each node's own is called otherwise.
+    assert_eq!(
+        setup(&mut world, 2, job(2, vec![partition("field", 1)])),
+        Said::Done
+    );
+    assert_eq!(world.pre_run(2, &nodes), Said::Done);
+}
+
+#[test]
 fn a_users_quota_counts_partitions_on_all_nodes() {
     let config = || Config {
         quota: 2 * ((1 << 20) + HEAD),

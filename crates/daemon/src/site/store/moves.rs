@@ -34,13 +34,15 @@ impl Store {
         let dest = self.part(to, part, true)?;
         let mut moved = 0;
         let is_done = is_there(&dest)? && self.is_whole(&dest, proof, source.is_some(), control)?;
-        if !is_done {
-            let Some(source) = &source else {
+        match &source {
+            // Who has given it its name may have been killed before that was durable.
+            _ if is_done => dest.sync()?,
+            Some(source) => moved = self.carry((source, &dest), (part, proof), keep, control)?,
+            None => {
                 let missing = dest.missing();
                 self.prune(to, part);
                 return Err(missing);
-            };
-            moved = self.carry((source, &dest), (part, proof), keep, control)?;
+            }
         }
         if let Some(source) = source.filter(|_| !keep) {
             // It is whole where it is now. What a rename has brought there is here no more.

@@ -207,6 +207,8 @@ impl Store {
         let old = open_to_write(&held.path_of(&name(KEY)));
         let renamed = rustix::fs::renameat(folder, name(&fresh), folder, name(KEY));
         renamed.map_err(|e| held.failed("wrap the key of", e))?;
+        // Before the old one is overwritten.
+        held.sync_inside(held.name())?;
         if let Err(e) = old.and_then(wipe) {
             tracing::warn!("the old key of `{}` is not overwritten: {e}", held.place());
         }
