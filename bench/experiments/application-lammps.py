@@ -16,7 +16,7 @@ ABOUT = {
     "title": "Application: LAMMPS that is killed, and goes on from its restart files",
     "source": "Fernando 2016, section I; Jackson 2019, section 2.1 (going on after a failure)",
     "needs": [NEEDS, "LAMMPS (scripts/deps.sh test)", "1 GiB of memory"],
-    "minutes": {"quick": 0.6, "full": 2.5},
+    "minutes": {"quick": 0.5, "full": 2.5},
 }
 MBIT, LATENCY = 200, 1000
 # Unit cells of a side, of four atoms each: two restart files of some 3 MB.
@@ -116,7 +116,7 @@ def measure(bench):
     """Both ways, killed and not, in turns."""
     need_store()
     need({"lmp": "scripts/deps.sh test installs it"}, memory=1024, shm=512, disk=(bench.folder, 64))
-    rounds, steps = bench.choose(2, 3), bench.choose(400, 1000)
+    rounds, steps = bench.choose(1, 3), bench.choose(400, 1000)
     ways = {(where, killed): [] for where in ("store", "tier") for killed in (False, True)}
     outputs, resumed = {}, []
     with store(bench.folder, MBIT, LATENCY) as outside:

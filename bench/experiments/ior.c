@@ -57,13 +57,21 @@ static void phase(const struct pattern *p, int of, int writes, unsigned long *bl
     }
     int flags = writes ? O_CREAT | O_WRONLY : O_RDONLY;
     int file = -1;
+    /* One rank makes a shared file, as by MPI-IO: GlusterFS may refuse one of two that make a name at the
+     * same moment. */
+    int together = p->shared && writes && !p->mpiio;
     MPI_File many = MPI_FILE_NULL;
     if (p->mpiio) {
         int mode = writes ? MPI_MODE_CREATE | MPI_MODE_WRONLY : MPI_MODE_RDONLY;
         must(MPI_File_open(p->shared ? MPI_COMM_WORLD : MPI_COMM_SELF, name, mode, MPI_INFO_NULL, &many),
              "open");
-    } else if ((file = open(name, flags, 0666)) < 0) {
-        fail(name, strerror(errno));
+    } else {
+        if (together && rank > 0)
+            MPI_Barrier(MPI_COMM_WORLD);
+        if ((file = open(name, flags, 0666)) < 0)
+            fail(name, strerror(errno));
+        if (together && rank == 0)
+            MPI_Barrier(MPI_COMM_WORLD);
     }
     for (long b = 0; b < p->blocks; b++) {
         long at = (p->shared ? b * ranks + of : b) * p->block;
