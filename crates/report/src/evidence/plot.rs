@@ -19,6 +19,8 @@ const FONT: &str = "sans-serif";
 const MARKED: usize = 24;
 /// Pixels of a line of a name below bars.
 const LINE: usize = 15;
+/// At most so many numbers stand at an axis of values.
+const NUMBERS: usize = 7;
 const GRID: RGBColor = RGBColor(223, 231, 234);
 /// tarn's figures, series after series.
 const HERE: [RGBColor; 6] = [
@@ -138,6 +140,11 @@ fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
+/// Whether an axis is logarithmic: one that has less than a power of ten would have next to no numbers.
+fn is_log((least, most): (f64, f64), log: bool) -> bool {
+    log && most >= 10.0 * least
+}
+
 /// What an axis shows of values: room at both ends; where it is not logarithmic, it begins at 0.
 fn range((least, most): (f64, f64), log: bool) -> (f64, f64) {
     if log {
@@ -156,12 +163,11 @@ fn lines(plot: &Plot, area: &Area<'_>) -> Drawn {
         let room = ((x1 - x0) * 0.03).max(f64::MIN_POSITIVE);
         (x0 - room, x1 + room)
     };
-    let y = range(
-        span(points().flat_map(|p| p.numbers.iter().copied())),
-        plot.y.log,
-    );
+    let values = span(points().flat_map(|p| p.numbers.iter().copied()));
+    let log = is_log(values, plot.y.log);
+    let y = range(values, log);
     let (x, y) = (x.0..x.1, y.0..y.1);
-    match (plot.x.log, plot.y.log) {
+    match (plot.x.log, log) {
         (false, false) => curves(plot, area, (x, y)),
         (false, true) => curves(plot, area, (x, y.log_scale())),
         (true, false) => curves(plot, area, (x.log_scale(), y)),
@@ -198,6 +204,7 @@ where
         .label_style((FONT, 13))
         .axis_desc_style((FONT, 14))
         .x_label_formatter(&|v| short(*v))
+        .y_labels(NUMBERS)
         .y_label_formatter(&|v| short(*v))
         .draw()?;
     for (index, series) in plot.series.iter().enumerate() {
@@ -237,11 +244,10 @@ fn bars(plot: &Plot, area: &Area<'_>) -> Drawn {
         }
     }
     let all = plot.series.iter().flat_map(|s| &s.points);
-    let y = range(
-        span(all.flat_map(|p| p.numbers.iter().copied())),
-        plot.y.log,
-    );
-    if plot.y.log {
+    let values = span(all.flat_map(|p| p.numbers.iter().copied()));
+    let log = is_log(values, plot.y.log);
+    let y = range(values, log);
+    if log {
         groups(plot, area, &names, y.0, (y.0..y.1).log_scale())
     } else {
         groups(plot, area, &names, 0.0, y.0..y.1)
@@ -286,6 +292,7 @@ where
         .y_desc(&plot.y.label)
         .label_style((FONT, 13))
         .axis_desc_style((FONT, 14))
+        .y_labels(NUMBERS)
         .y_label_formatter(&|v| short(*v))
         .draw()?;
     // A group takes 0.8 of its place.
