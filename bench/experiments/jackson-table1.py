@@ -27,6 +27,8 @@ ROLES = {"write": "producer", "read": "consumer"}
 JOB = "/shared/bin/tarn __bench-io {role} --files {files} --size {size} --seed {seed} --cache {cache} --dir {folder} --report {role}{pair}.json"
 # MiB of the jobs of a node, together.
 MEMORY = 3000
+# Past the cache go whole pages.
+PAGE = 4096
 
 
 def words(pairs, cache):
@@ -55,13 +57,13 @@ def once(place, outside, tier, size, turn, pairs, cache):
     names = {pair: f"{'tier' if tier else 'store'}{turn}-{pairs}-{cache}-{pair}" for pair in range(pairs)}
     for pair, name in names.items():
         known = {"pair": pair, "memory": MEMORY // pairs, "seed": 100 * turn + pair + 1, "cache": cache}
-        for role, text in jobs(outside, name, tier, size // pairs, **known).items():
+        for role, text in jobs(outside, name, tier, size // pairs // PAGE * PAGE, **known).items():
             place.alice(f"rm -f {role}{pair}.json; cat > {role}{pair}.sh << 'END'\n{text}END")
     # Without tarn each on a node of its own, as in the paper.
     submit = "tarn submit write{0}.sh read{0}.sh" if tier else "a=$(sbatch --parsable -w node1 write{0}.sh); sbatch -Q -d afterok:$a -w node2 read{0}.sh"
     began = time.monotonic()
     place.alice("set -e\n" + "\n".join(submit.format(pair) for pair in names))
-    place.alice('until [ -z "$(squeue -h -u alice -t PD,R,CG,CF,SO -o %T)" ]; do ! squeue -h -u alice -o %r | grep NeverSatisfied || exit; sleep 0.1; done')
+    place.alice('until [ -z "$(squeue -h -u alice -t PD,R,CG,CF,SO -o %T)" ]; do ! squeue -h -u alice -o %r | grep NeverSatisfied || { tail -n 2 write*.out >&2; exit 1; }; sleep 0.1; done')
     wall = time.monotonic() - began
     said = {role: [json.loads(place.alice(f"cat {role}{pair}.json || {{ cat {role}{pair}.out >&2; false; }}"))["seconds"] for pair in names] for role in ROLES}
     if tier:
