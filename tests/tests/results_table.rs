@@ -21,7 +21,7 @@ fn the_table_is_what_was_measured() {
     assert!(there.len() > 20, "docs/results.md has no table of claims");
     let kept = root.join("docs/evidence/results.json");
     if !kept.exists() {
-        eprintln!("skipped: docs/evidence/results.json is not there yet");
+        eprintln!("SKIPPED: docs/evidence/results.json is not there yet");
         return;
     }
     let printed = Command::new(programs::built("tarn").expect("tarn"))

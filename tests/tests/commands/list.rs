@@ -464,8 +464,8 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "torch_state.py",
                 Way::Test(
-                    "tests/tests/training.rs",
-                    "training_goes_on_from_a_buddys_memory_when_a_node_is_lost",
+                    "bindings/python/phx/tests/python.rs",
+                    "training_that_is_killed_goes_on_where_it_was",
                 ),
             ),
         ],

@@ -78,6 +78,57 @@ fn the_readme_goes_on_where_it_was() {
     assert_eq!(text.lines().last(), again.lines().last());
 }
 
+/// The example's training ends with the same loss whether it was killed or not.
+#[test]
+fn training_that_is_killed_goes_on_where_it_was() {
+    let example = root().join("examples/checkpoints/torch_state.py");
+    let program = format!(
+        "
+import os, runpy, signal, sys
+import phx
+
+class Killed(phx.Checkpoints):
+    left = int(sys.argv[1])
+
+    def commit(self):
+        super().commit()
+        Killed.left -= 1
+        if Killed.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+phx.Checkpoints = Killed
+sys.argv = ['torch_state.py', '60']
+runpy.run_path({example:?}, run_name='__main__')
+"
+    );
+    let there = Command::new("/usr/bin/python3")
+        .args(["-c", "import torch"])
+        .output()
+        .unwrap();
+    if !there.status.success() {
+        eprintln!("SKIPPED: there is no PyTorch for /usr/bin/python3");
+        return;
+    }
+    let begin = |folder: &Path, kill_after: &str| {
+        let path = folder.join("program.py");
+        std::fs::write(&path, &program).unwrap();
+        python(folder, &[&path, Path::new(kill_after)])
+    };
+    let [whole, killed] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
+    installed(whole.path());
+    installed(killed.path());
+    let (ok, undisturbed) = begin(whole.path(), "0");
+    assert!(
+        ok && undisturbed.starts_with("from None, step 0\nstep 60, loss "),
+        "{undisturbed}"
+    );
+    let (ok, text) = begin(killed.path(), "25");
+    assert!(!ok && text == "from None, step 0\n", "{text}");
+    let (ok, text) = begin(killed.path(), "0");
+    assert!(ok && text.starts_with("from 1.25, step 25\n"), "{text}");
+    assert_eq!(text.lines().last(), undisturbed.lines().last());
+}
+
 /// And so does what docs/objects.md prints.
 #[test]
 fn the_page_of_objects_shows_a_program_that_works() {
