@@ -86,11 +86,11 @@ fn two_users_at_once(site: &Site) {
     assert_eq!(site.ended("alice", &jobs[2], "COMPLETED"), "");
 }
 
-/// Batch script, steps on two nodes, and steps of salloc.
+/// Batch script, steps on two nodes, and steps of salloc. `srun -Q`: a node that is not yet free of the step before is not told of.
 fn every_kind_of_task(site: &Site) {
-    let script = "srun sh -c 'cat $TARN_mesh/points; echo $SLURM_NODEID > $TARN_fields/node'
-        TARN_old=/run/tarn/data/old TARN_other=/elsewhere TARN_mesh=/wrong srun -n1 -N1 sh -c 'env | grep ^TARN_'
-        srun --export=NONE -n1 -N1 /bin/sh -c 'echo alone: $TARN_mesh'";
+    let script = "srun -Q sh -c 'cat $TARN_mesh/points; echo $SLURM_NODEID > $TARN_fields/node'
+        TARN_old=/run/tarn/data/old TARN_other=/elsewhere TARN_mesh=/wrong srun -Q -n1 -N1 sh -c 'env | grep ^TARN_'
+        srun -Q --export=NONE -n1 -N1 /bin/sh -c 'echo alone: $TARN_mesh'";
     let out = site.run("alice", Some(&alices()), &["-N2", "-n2"], script);
     let wanted = BTreeSet::from([
         "alice's points on node1",
