@@ -81,7 +81,7 @@ def measure(bench):
         run(["/usr/bin/python3", "-c", "import dask, xarray, zarr"])
     except SystemExit:
         missing("needs xarray, dask and zarr: scripts/deps.sh analysis installs them")
-    rounds, frames = bench.choose((2, 32), (3, 128))
+    rounds, frames = bench.choose((1, 32), (3, 96))
     ways = {way: words for way, words in WAYS.items() if way != "local" or not bench.quick}
     seconds, alike = {way: [] for way in ways}, True
     kept = os.path.join(bench.folder, "first")

@@ -116,7 +116,7 @@ def measure(bench):
     """Both ways, killed and not, in turns."""
     need_store()
     need({"lmp": "scripts/deps.sh test installs it"}, memory=1024, shm=512, disk=(bench.folder, 64))
-    rounds, steps = bench.choose(1, 3), bench.choose(400, 1000)
+    rounds, steps = bench.choose(1, 3), bench.choose(400, 800)
     ways = {(where, killed): [] for where in ("store", "tier") for killed in (False, True)}
     outputs, resumed = {}, []
     with store(bench.folder, MBIT, LATENCY) as outside:

@@ -75,7 +75,7 @@ def measure(bench):
     need_store()
     how = "scripts/deps.sh demo installs it"
     need({"mProject": how, "mAdd": how}, memory=2048, shm=1024, disk=(bench.folder, 512))
-    rounds, (grid, size) = bench.choose(2, 5), bench.choose((3, 300), (4, 600))
+    rounds, (grid, size) = bench.choose(2, 3), bench.choose((3, 300), (4, 600))
     ways = {way: words for way, words in WAYS.items() if way != "local" or not bench.quick}
     seconds, sums = {way: [] for way in ways}, set()
     with store(bench.folder, MBIT, LATENCY) as outside:

@@ -50,7 +50,8 @@ class Desk:
         if os.path.exists(log):
             os.rename(log, f"{log}.before")
         options = f"--steps {steps} --width {WIDTH} --checkpoints {kind} --every {every} --file {self.outside}/{way}.pt"
-        script = f"cd training && TARN_PHX_TIER=/scm/alice/{name} TARN_PHX_MEMORY=/scm/alice sbatch --parsable -o {name}.out train.sbatch {options}"
+        # Whole nodes: a rank of a part is bound to its node's first processor, which is the same one on all emulated nodes.
+        script = f"cd training && TARN_PHX_TIER=/scm/alice/{name} TARN_PHX_MEMORY=/scm/alice sbatch --exclusive --parsable -o {name}.out train.sbatch {options}"
         return self.alice(script).strip(), log
 
     def gone(self, job):

@@ -22,7 +22,7 @@ NONE = "none"
 # No array is below 4 MiB: such are not copied ahead.
 QUICK = {"gtc": (0.45, (500_000_000, 2_000_000_000), 2, 2), "cm1": (0.15, (500_000_000,), 2, 1)}
 SWEEP = (250_000_000, 500_000_000, 1_000_000_000, 2_000_000_000)
-FULL = {"gtc": (0.5, SWEEP, 4, 2), "cm1": (0.15, SWEEP, 4, 1), "s3d": (0.15, SWEEP, 4, 1)}
+FULL = {"gtc": (0.5, SWEEP, 3, 2), "cm1": (0.15, SWEEP, 3, 1), "s3d": (0.15, SWEEP, 3, 1)}
 # Ranks whose helpers share a processor, as the paper's twelve of a node do; they share the others.
 CROWD = 2
 # Cycles in which it is learned when objects are written.

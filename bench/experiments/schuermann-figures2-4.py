@@ -92,7 +92,7 @@ def measure(bench):
         missing("needs libtarnfabric.so beside tarn, for the other node: make build makes it")
     need(memory=3072, shm=1536, disk=(bench.folder, 64))
     ior = Ior(bench.folder, dsa.HOW)
-    rounds, mib = bench.choose(2, 3), bench.choose(32, 128)
+    rounds, mib = bench.choose(1, 3), bench.choose(32, 128)
     sizes = bench.choose((4 * KIB, MIB), (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB))
     numbers = bench.choose((1, 4), (1, 2, 4, 8))
     by_size, by_number, small = {}, {}, {}
@@ -113,7 +113,7 @@ def measure(bench):
                 for what, (rate, _) in dsa.phases(bench, 4 * KIB, number, 1, mib).items():
                     small.setdefault((QUEUE, what, number), []).append(rate * 1e6 / (4 * KIB))
     reason = dsa.cannot_attach()
-    on_disk = file_systems(bench, ior, bench.choose(1, rounds), mib) if reason is None else {}
+    on_disk = file_systems(bench, ior, rounds, mib) if reason is None else {}
     say("partitions")
     scaling = partitions(bench, rounds)
     say("another node")

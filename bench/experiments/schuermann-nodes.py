@@ -79,7 +79,7 @@ def measure(bench):
     need(memory=4096, shm=3072, disk=(bench.folder, 16))
     hdf5.need_plugin(bench)
     path = hdf5.python()
-    rounds, warm, seconds, whole = bench.choose((2, 1.5, 1, 32 * MIB), (3, 2, 4, 128 * MIB))
+    rounds, warm, seconds, whole = bench.choose((2, 1, 1, 16 * MIB), (3, 2, 4, 128 * MIB))
     counts = bench.choose((1, 8), (1, 2, 4, 8))
     most = max(counts)
     with nodes.nodes(bench, most, most, MBIT, 2 * MIB_EACH + whole // MIB + 64) as place:

@@ -144,7 +144,7 @@ def measure(bench):
     """The job's time, in turns."""
     store.need_store()
     need(memory=6144, shm=2048, disk=(bench.folder, 1024))
-    rounds, size = bench.choose((2, 8 * MIB), (5, 32 * MIB))
+    rounds, size = bench.choose((2, 8 * MIB), (4, 32 * MIB))
     found = {}
     with store.store(bench.folder, MBIT, LATENCY) as outside:
         run(["bash", "-c", words(bench, "write", f"{outside}/job", size)])

@@ -76,7 +76,7 @@ def measure(bench):
     """One pair, 36 pairs, one pair with a neighbour."""
     need_store()
     need(memory=4096, shm=2048, disk=(bench.folder, 4096))
-    runs = bench.choose(2, 5)
+    runs = bench.choose(2, 4)
     scale, small = bench.choose((0.004, 0.0004), (0.02, 0.002))
     with store(bench.folder, MBIT, LATENCY) as outside:
         say("one pair")
