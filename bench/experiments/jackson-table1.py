@@ -107,7 +107,7 @@ def measure(bench):
     store.need_store()
     cluster.need_cluster(bench)
     need(memory=8192, shm=2048, disk=(bench.folder, 1024))
-    rounds, mib, beside_rounds, many, many_rounds = bench.choose((2, 16, 0, 2, 1), (5, 32, 3, 5, 3))
+    rounds, mib, beside_rounds, many, many_rounds = bench.choose((2, 16, 0, 2, 1), (5, 32, 5, 5, 3))
     # Through Slurm, with how many rounds each. One is enough where the factor is far beyond two.
     cases = {(1, "without"): rounds, (1, "with"): bench.choose(1, 5)}
     cases.update({} if bench.quick else {(many, cache): many_rounds for cache in ("without", "with")})
