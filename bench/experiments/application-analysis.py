@@ -15,7 +15,7 @@ ABOUT = {
     "title": "Application: xarray and dask on a simulation's output, where it lies",
     "source": "Jackson 2019, sections 1 and 2 (simulation that feeds data analysis); Weiland 2018, section 1",
     "needs": [NEEDS, "xarray, dask and zarr (scripts/deps.sh analysis)", "2 GiB of memory"],
-    "minutes": {"quick": 1.3, "full": 4},
+    "minutes": {"quick": 0.9, "full": 4.6},
 }
 MBIT, LATENCY = 800, 300
 NODES = 2

@@ -16,7 +16,7 @@ ABOUT = {
     "title": "Application: LAMMPS that is killed, and goes on from its restart files",
     "source": "Fernando 2016, section I; Jackson 2019, section 2.1 (going on after a failure)",
     "needs": [NEEDS, "LAMMPS (scripts/deps.sh test)", "1 GiB of memory"],
-    "minutes": {"quick": 0.5, "full": 2.5},
+    "minutes": {"quick": 0.6, "full": 3.4},
 }
 MBIT, LATENCY = 200, 1000
 # Unit cells of a side, of four atoms each: two restart files of some 3 MB.

@@ -16,7 +16,7 @@ ABOUT = {
     "title": "Application: Montage, a mosaic from tiles",
     "source": "Weiland 2018, section 1 (workflows that write much between steps); Jackson 2019, section 5.1",
     "needs": [NEEDS, "Montage, astropy and numpy (scripts/deps.sh demo)", "2 GiB of memory"],
-    "minutes": {"quick": 0.5, "full": 3},
+    "minutes": {"quick": 0.6, "full": 2.1},
 }
 MBIT, LATENCY = 800, 300
 WAYS = {"plain": "a plain shell, all on the store", "local": "a plain shell on one tmpfs, tiles and result on the store", "through": "tarn, stage-through", "data": "tarn, data"}

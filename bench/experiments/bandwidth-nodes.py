@@ -13,7 +13,7 @@ ABOUT = {
     "title": "Bandwidth of all tiers together as nodes are added",
     "source": "Jackson 2019, section 3",
     "needs": ["python3 in the PATH of steps", "namespaces of its own for steps (an ordinary user's, or root's)", f"for the part on a cluster {cluster.NEEDS}", "4 GiB of memory"],
-    "minutes": {"quick": 0.9, "full": 4.5},
+    "minutes": {"quick": 0.9, "full": 4.4},
 }
 # A node of the paper's prototype and its store, as examples/machines/nextgenio.toml has them.
 CLUSTER = """name = "prototype"

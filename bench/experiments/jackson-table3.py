@@ -15,7 +15,7 @@ ABOUT = {
     "title": "One namespace over the nodes' tiers: a file per process, and a shared file",
     "source": "Jackson 2019, section 6, Table 3",
     "needs": [store.NEEDS, cluster.NEEDS, "Open MPI and its compiler (scripts/deps.sh openfoam)", "6 GiB of memory"],
-    "minutes": {"quick": 0.8, "full": 4},
+    "minutes": {"quick": 0.9, "full": 2.8},
 }
 MBIT, LATENCY = 800, 300
 NODES, RANKS = 2, 4

@@ -14,7 +14,7 @@ ABOUT = {
     "title": "Storage memory of several nodes, from these and from nodes without it, and HDF5 over them",
     "source": "Schürmann 2014, sections 6.2 (Figure 4) and 6.3",
     "needs": ["root and iproute2, for namespaces and limited links", "fio and nbdkit (scripts/deps.sh test)", hdf5.NEEDS, "the plug-in for HDF5 beside tarn (make build)", "4 GiB of memory"],
-    "minutes": {"quick": 1.3, "full": 4.5},
+    "minutes": {"quick": 1.3, "full": 8},
 }
 MBIT, MIB_EACH = 200, 64
 # Writers of one HDF5 file, on one node without storage.

@@ -10,7 +10,7 @@ ABOUT = {
     "title": "Direct access and block device: bandwidth, requests a second, latency",
     "source": "Schürmann 2014, section 6.1, Table 1",
     "needs": ["fio and nbdkit (scripts/deps.sh test)", "2 GiB of memory"],
-    "minutes": {"quick": 0.3, "full": 3},
+    "minutes": {"quick": 0.3, "full": 1.4},
 }
 THREADS = (1, 2)
 # MB/s or k/s, Blue Gene/Q: one thread, best configuration; Power7+: one thread, best.

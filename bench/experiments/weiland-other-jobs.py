@@ -16,7 +16,7 @@ ABOUT = {
     "title": "An ordinary job beside workflows: what they take from it",
     "source": "Weiland 2018, conclusions; Jackson 2019, sections 2.1 and 3 (no competition for the external file system)",
     "needs": [store.NEEDS, "6 GiB of memory"],
-    "minutes": {"quick": 1.1, "full": 4.5},
+    "minutes": {"quick": 1.2, "full": 4.7},
 }
 MBIT, LATENCY = 800, 300
 FILES = 10
