@@ -107,7 +107,7 @@ def measure(bench):
     store.need_store()
     cluster.need_cluster(bench)
     need(memory=8192, shm=2048, disk=(bench.folder, 1024))
-    rounds, mib, beside_rounds, many, many_rounds = bench.choose((2, 16, 0, 2, 1), (5, 32, 5, 5, 3))
+    rounds, mib, many, many_rounds = bench.choose((2, 16, 2, 1), (5, 32, 5, 3))
     # Through Slurm, with how many rounds each. One is enough where the factor is far beyond two.
     cases = {(1, "without"): rounds, (1, "with"): bench.choose(1, 5)}
     cases.update({} if bench.quick else {(many, cache): many_rounds for cache in ("without", "with")})
@@ -115,7 +115,7 @@ def measure(bench):
         say("embedded")
         # Ten files a pair, all pairs together as many bytes as one.
         embedded = {1: measured(bench, outside, 1, mib * MIB / 1e9, rounds, FILES), many: measured(bench, outside, many, mib * MIB / many / 1e8, many_rounds, 10 * FILES)}
-        slurm, beside = through_slurm(bench, outside, mib * MIB, cases, beside_rounds)
+        slurm, beside = through_slurm(bench, outside, mib * MIB, cases, bench.choose(0, rounds))
 
     def row(key, place, role, case):
         pairs, cache = case

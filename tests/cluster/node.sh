@@ -20,7 +20,8 @@ create() {
     mount -t proc proc /proc
     cg_join "$node"
     hostname "$node"
-    ip link add eth0 type veth peer name "$node" netns login
+    # A node has one hardware address in all its lives: others know it from the one before.
+    ip link add eth0 address "$(printf '02:00:00:00:00:%02x' "${node#node}")" type veth peer name "$node" netns login
     ip addr add "$network.${node#node}/24" dev eth0
     ip link set lo up
     ip link set eth0 up
