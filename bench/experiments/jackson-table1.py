@@ -62,7 +62,8 @@ def once(place, outside, tier, size, turn, pairs, cache):
     # Without tarn each on a node of its own, as in the paper.
     submit = "tarn submit write{0}.sh read{0}.sh" if tier else "a=$(sbatch --parsable -w node1 write{0}.sh); sbatch -Q -d afterok:$a -w node2 read{0}.sh"
     began = time.monotonic()
-    place.alice("set -e\n" + "\n".join(submit.format(pair) for pair in names))
+    # The pairs know nothing of each other, and are submitted at the same time.
+    place.alice("set -e\n" + "\n".join(f"({submit.format(pair)}) & pids+=($!)" for pair in names) + '\nfor pid in "${pids[@]}"; do wait "$pid"; done')
     place.alice('until [ -z "$(squeue -h -u alice -t PD,R,CG,CF,SO -o %T)" ]; do ! squeue -h -u alice -o %r | grep NeverSatisfied || { tail -n 2 write*.out >&2; exit 1; }; sleep 0.1; done')
     wall = time.monotonic() - began
     said = {role: [json.loads(place.alice(f"cat {role}{pair}.json || {{ cat {role}{pair}.out >&2; false; }}"))["seconds"] for pair in names] for role in ROLES}
