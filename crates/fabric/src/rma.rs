@@ -419,7 +419,8 @@ impl Reading {
             {
                 Ok(flight) => {
                     self.flights.push_back((flight, len));
-                    self.from += len as u64;
+                    // Providers may count from anywhere, and a peer may say anything: the read tells.
+                    self.from = self.from.wrapping_add(len as u64);
                     self.left -= len as u64;
                 }
                 Err((landing, e)) => {

@@ -1,9 +1,12 @@
 //! Content that is read from windows, by libfabric's providers that every machine has.
 
 use crate::common::*;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tarn_base::event::FailureKind;
 use tarn_fabric::{Client, LIBRARY, Limits, Patience, Rma, Server, Way};
@@ -247,5 +250,80 @@ fn an_idle_endpoint_idles() {
     while threads() > 0 {
         assert!(Instant::now() < until, "it still runs");
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Bytes of an answer before its window's head, and where its kind is: 6 is a window.
+const ANSWER: usize = 17;
+const KIND: usize = 8;
+/// Bytes of a window's head before the address: its length, the beginning, the key.
+const HEAD: usize = 17;
+
+/// Where the heads of windows begin in what a server has sent: the numbers before them are small.
+fn heads(sent: &[u8]) -> Vec<usize> {
+    let is_window = |at: &usize| {
+        let answer = &sent[at - ANSWER..*at];
+        answer[KIND] == 6
+            && [&answer[1..4], &answer[5..8]]
+                .concat()
+                .iter()
+                .all(|b| *b == 0)
+    };
+    let last = sent.len().saturating_sub(HEAD);
+    (ANSWER..=last).filter(is_window).collect()
+}
+
+/// A server lies about where its windows are, which key they have, or whose they are: the copy says so and ends, no byte comes from
+/// elsewhere, and the client goes on by the stream.
+#[test]
+fn attack_a_window_that_is_not_where_the_peer_says() {
+    type Lie = fn(&mut [u8]);
+    let lies: [(&str, Lie); 4] = [
+        ("the end of all addresses", |head| head[1..9].fill(0xff)),
+        ("beyond the window", |head| head[4] ^= 0x40),
+        ("another key", |head| head[9] ^= 0x55),
+        ("nobody's address", |head| {
+            let end = head.len().min(HEAD + usize::from(head[0]));
+            head[HEAD..end].fill(0x11);
+        }),
+    ];
+    for (name, lie) in lies {
+        let Some(both) = both("tcp;ofi_rxm") else {
+            return;
+        };
+        let ends = &both.ends;
+        ends.write("f", &bytes(8 << 20, 1));
+        let lied = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&lied);
+        let back = move |mut server: TcpStream, mut client: TcpStream| {
+            let mut buffer = vec![0; 64 << 10];
+            while let Ok(n @ 1..) = server.read(&mut buffer) {
+                for at in heads(&buffer[..n]) {
+                    lie(&mut buffer[at..n]);
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                if client.write_all(&buffer[..n]).is_err() {
+                    break;
+                }
+            }
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+        };
+        let client = Arc::new(Client {
+            address: wire(both.server.address(), back),
+            way: both.client.way.clone(),
+            patience: Patience {
+                stall: Duration::from_secs(1),
+                ..Patience::default()
+            },
+            ..client_of(&both.server)
+        });
+        let job = job(vec![remote(&client, ends.manifest())], &ends.to);
+        let error = copy(&job).unwrap_err();
+        assert!(lied.load(Ordering::Relaxed) > 0, "{name}");
+        assert_eq!(error.failure.kind, FailureKind::Io, "{name}: {error}");
+        assert!(!ends.to.exists(), "{name}");
+        copy(&job).unwrap();
+        assert_eq!(model(&ends.to), model(&ends.from), "{name}");
     }
 }
