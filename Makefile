@@ -1,13 +1,20 @@
 # `make help` lists the targets.
 SHELL := /bin/bash
-.PHONY: help demo test soak fuzz bench book build install package portable test-deps
+.PHONY: help demo check test soak fuzz bench book build install package portable test-deps
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z%-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
 
 demo: ## install what it needs, build, and make a mosaic of the sky on four nodes: demo/mosaic.png, demo/report.html
 	@scripts/deps.sh demo
 	@scripts/demo.sh
+
+check: ## what every commit must pass: format, lints, unit tests, style and layers (minutes, nothing to install but Rust and a C compiler)
+	@scripts/check.sh
+
+test-%: ## the tests of one product: test-workflow, -site, -tasks, -checkpoint, -direct, -simulator, -transfer, -foundation
+	@scripts/deps.sh test
+	@scripts/test-product.sh $*
 
 test: ## install what it needs and run every check (minutes)
 	@scripts/deps.sh test
