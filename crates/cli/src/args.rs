@@ -357,7 +357,8 @@ pub(crate) enum DataCommand {
         /// The dataset
         dataset: String,
     },
-    /// Copy a tree into a tier, as a named dataset of its own; with --object, a file into the node's object store
+    /// Copy a tree into a tier, as a named dataset of its own; with --object, a file into the node's object store.
+    /// What was put under that name before goes when the new data is there; data that is there already, unchanged, stays
     Put {
         /// The folder, or an object's file; a folder may be a tree of an object store outside, `s3://BUCKET/PREFIX/`
         path: PathBuf,

@@ -4,26 +4,22 @@ mod copy;
 mod delivered;
 mod held;
 mod objects;
+mod put;
 mod site;
 
-use crate::args::{Cli, DataCommand, RunArgs, VerifyArg};
+use crate::args::{Cli, DataCommand};
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::mover::trees;
 use crate::print::{self, out, say};
-use crate::run::files::Files;
 use crate::run::{open_catalogue, wall};
-use crate::{state, workflow};
+use crate::state;
 use anyhow::Context;
 use held::Held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tarn_base::codes::Exit;
-use tarn_base::layout::StateDir;
 use tarn_base::object::is_object;
-use tarn_base::part::StoreKey;
-use tarn_base::policy::{Order, Policy};
 use tarn_base::units::Bytes;
-use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
+use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
 use tarn_ports::Mover;
 
 pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
@@ -52,7 +48,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         } => match object.object {
             true if is_object(path) => Err(objects::outside(path)),
             true => objects::put(cli, object.store.as_deref(), path, name, (about, *encrypt)),
-            false => put(cli, path, name, machine.clone(), keep),
+            false => put::put(cli, path, name, machine.clone(), keep),
         },
         DataCommand::Get {
             dataset,
@@ -215,79 +211,6 @@ fn where_is(cli: &Cli, dataset: &str) -> CliResult {
         }
     }
     Ok(Exit::Success)
-}
-
-/// Stages a folder into a tier as a workflow of one step that does nothing but need it.
-fn put(
-    cli: &Cli,
-    path: &Path,
-    name: &str,
-    machine: crate::args::MachineArgs,
-    keep: &str,
-) -> CliResult {
-    let source = match is_object(path) {
-        true => path.to_path_buf(),
-        false => path
-            .canonicalize()
-            .with_context(|| format!("cannot read {}", path.display()))
-            .exit(Exit::NotFound)?,
-    };
-    let quoted = toml_string(&source)?;
-    let text = format!(
-        "name = \"put-{name}\"\n[data.{name}]\nsource = {quoted}\nkeep = \"{keep}\"\n[[step]]\nname = \"put\"\nrun = \"true\"\nin = [\"{name}\"]\n"
-    );
-    let folder = std::env::current_dir().exit(Exit::State)?;
-    let mut parsed =
-        tarn_flow::parse("tarn data put", &text, &folder).map_err(workflow::rejected)?;
-    parsed.finish_codes(&|_| None);
-    let dir = state::beside(cli, &folder)?;
-    let args = RunArgs {
-        workflow: Vec::new(),
-        machine,
-        policy: Policy::new(Order::Data, None),
-        verify: VerifyArg::Copy,
-        report: None,
-        margin: crate::args::MARGIN,
-    };
-    let exit = crate::run::start(cli, &parsed, Files::default(), &dir, &args)?;
-    if exit == Exit::Success {
-        replace_older(&dir, &parsed.workflow.name)?;
-    }
-    Ok(exit)
-}
-
-/// A new `put` takes the place of what an earlier one put under its name.
-fn replace_older(state: &StateDir, workflow: &str) -> CliResult<()> {
-    // Whoever has put something meanwhile does the same.
-    let Ok(_lock) = RunLock::take(&state.lock(workflow)) else {
-        return Ok(());
-    };
-    let Some(newest) = runs::newest(state, Some(workflow)).exit(Exit::State)? else {
-        return Ok(());
-    };
-    let history = runs::history(state, &newest.name).exit(Exit::State)?;
-    let now: BTreeSet<&StoreKey> = history.parts.values().map(|info| &info.key).collect();
-    let mut catalogue = open_catalogue(state)?;
-    let mut older = catalogue.replicas(workflow, None).exit(Exit::State)?;
-    older.retain(|r| !now.contains(&r.key));
-    if !older.is_empty() {
-        let bytes = remove(&mut catalogue, &older, &trees())?;
-        say_freed(bytes, "put there before under this name");
-    }
-    Ok(())
-}
-
-fn toml_string(path: &Path) -> CliResult<String> {
-    let text = path.to_str().ok_or_else(|| {
-        CliError::new(
-            Exit::Usage,
-            format!(
-                "{} is not UTF-8 and cannot stand in a workflow",
-                path.display()
-            ),
-        )
-    })?;
-    serde_json::to_string(text).exit(Exit::Usage)
 }
 
 fn changed(row: &ReplicaRow, change: ChangeKind) -> Change {
