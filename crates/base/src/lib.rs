@@ -29,6 +29,7 @@ pub mod pattern;
 pub mod policy;
 pub mod random;
 pub mod reason;
+pub mod shell;
 pub mod site;
 pub mod strangers;
 pub mod units;

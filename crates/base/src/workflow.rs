@@ -183,10 +183,13 @@ impl StoragePartition {
 pub struct Step {
     /// Its name: letters, digits, `_`, `-`, `.`.
     pub name: String,
-    /// The shell command (`/bin/sh -c`), started once, on the step's first node.
+    /// The command, started once, on the step's first node.
     pub run: String,
     /// Shell commands that come before `run`, such as `module load`.
     pub prelude: Option<String>,
+    /// What runs the command, where it is said: a program and its options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<String>,
     /// Environment variables declared in the file; `{item}` is replaced.
     pub env: BTreeMap<String, String>,
     /// Nodes, at least 1.

@@ -510,7 +510,7 @@ fn open_world(
     reached: Option<Reached>,
 ) -> CliResult<Box<dyn Nodes>> {
     let all = std::env::vars_os();
-    let caller_env = match &reached {
+    let caller_env: Vec<_> = match &reached {
         Some(_) => all.filter(|(name, _)| !is_of_step(name)).collect(),
         None => all.collect(),
     };
@@ -518,10 +518,13 @@ fn open_world(
         Some(_) => Own::Some(BTreeSet::new()),
         None => Own::All,
     };
+    // The nodes have it from here: what is `bash` for one is so for all.
+    let mut workflow = start.workflow.clone();
+    tarn_local::with_shells(&mut workflow, &caller_env);
     let config = Config {
         run: start.run.clone(),
         workspace: start.workspace.clone(),
-        workflow: start.workflow.clone(),
+        workflow,
         cluster: start.cluster.clone(),
         state: state.clone(),
         mover: opening.mover,

@@ -80,7 +80,7 @@ fn a_transfer_that_fills_its_tier_fails_whole_and_goes_on_with_more_room() {
     let site = site(&reads(
         "read",
         "cp $TARN_i/x $TARN_o/x",
-        "after = [\"steal\"]\n[[step]]\nname = \"steal\"\nrun = \"head -c 7000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen; true\"",
+        "after = [\"steal\"]\n[[step]]\nname = \"steal\"\nrun = \"head -c 7000000 /dev/zero > $TARN_WORKFLOW_DIR/tier/stolen || true\"",
     ));
     let content: Vec<u8> = (0..2 * MIB).map(|i| (i / 7) as u8).collect();
     std::fs::create_dir(site.path("in")).expect("mkdir");
@@ -115,7 +115,7 @@ name = "w"
 dest = "out"
 [[step]]
 name = "fill"
-run = "head -c 9000000 /dev/zero > $TARN_WORKFLOW_DIR/state/junk; true"
+run = "head -c 9000000 /dev/zero > $TARN_WORKFLOW_DIR/state/junk || true"
 [[step]]
 name = "many"
 after = ["fill"]

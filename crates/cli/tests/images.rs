@@ -225,7 +225,7 @@ impl Counting {
         let all = named(&self.program.display().to_string()).into_iter();
         let shell = |pid: &i32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            words.starts_with(b"/bin/sh")
+            words.starts_with(b"bash\0")
         };
         all.filter(|pid| !shell(pid)).collect()
     }

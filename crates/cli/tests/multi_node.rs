@@ -399,7 +399,7 @@ set -- $(cut -d ' ' -f 1 "$TARN_HOSTFILE")
 [ $# = 2 ] && [ "$1" = "$TARN_NODE" ] || exit 10
 grep -c 'slots=1$' "$TARN_HOSTFILE" | grep -qx 2 || exit 11
 test "$(echo in | tarn exec $2 -- cat)" = in || exit 12
-tarn exec $2 -- sh -c 'exit 9'; test $? = 9 || exit 13
+code=0; tarn exec $2 -- sh -c 'exit 9' || code=$?; test $code = 9 || exit 13
 test "$(tarn exec $2 -- printenv TARN_NODE)" = $2 || exit 14
 test "$(MINE='a b' tarn exec $2 -- printenv MINE)" = 'a b' || exit 15
 test "$(tarn exec $2 -- printenv TARN_made)" = "$TARN_made" || exit 16

@@ -162,8 +162,8 @@ run = """
 export TARN_PHX_MEET=127.0.0.1:{port} TARN_PHX_KEY=hex:{key} RANKS=2
 set -- $(cut -d' ' -f1 $TARN_HOSTFILE)
 RANK=1 tarn exec $2 -- add > /dev/null 2>&1 &
-RANK=0 add kill 25 1
-code=$?
+code=0
+RANK=0 add kill 25 1 || code=$?
 wait
 exit $code
 """
@@ -193,7 +193,7 @@ retries = 2
 out = ["result"]
 run = """
 echo $TARN_ATTEMPT >> $TARN_CHECKPOINTS/attempts
-test -z "$TARN_PHX_TIER" || exit 9
+test -z "${TARN_PHX_TIER:-}" || exit 9
 test $TARN_ATTEMPT = 3 || exit 1
 cp $TARN_CHECKPOINTS/attempts $TARN_result
 """

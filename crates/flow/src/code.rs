@@ -8,7 +8,7 @@ use tarn_base::workflow::{Distribution, Foreach, Partition, Role, Step, Use, Wor
 /// Quotes in quotes that are looked into: `sh -c "ssh host 'a.sh'"` has two.
 const MAX_NESTING: u32 = 4;
 
-/// The hash of everything in a step, beside its inputs, that decides its result: `run`, `prelude`, the bytes of the
+/// The hash of everything in a step, beside its inputs, that decides its result: `run`, `prelude`, a `shell` that is said, the bytes of the
 /// files of the workflow's folder that their words name, `env`, `nodes`, `tasks`, the kind of its `foreach`, and its
 /// uses with distribution, rule and division. `read_script` gives the bytes of a regular file or `None`.
 pub fn code_hash(
@@ -44,13 +44,17 @@ pub(crate) fn all(
 
 fn hash(workflow: &Workflow, step: &Step, script: &mut dyn FnMut(&Path) -> Option<Hash>) -> Hash {
     let mut h = Hasher::new();
-    h.field(b"tarn step code 1").field(step.run.as_bytes());
+    // The second: commands end at their first failing line, so what earlier ones have made is made again.
+    h.field(b"tarn step code 2").field(step.run.as_bytes());
     h.field(if step.prelude.is_some() {
         b"prelude"
     } else {
         b"none"
     });
     h.field(step.prelude.as_deref().unwrap_or_default().as_bytes());
+    if let Some(shell) = &step.shell {
+        h.field(b"shell").field(shell.as_bytes());
+    }
     h.number(step.env.len() as u64);
     for (name, value) in &step.env {
         h.field(name.as_bytes()).field(value.as_bytes());

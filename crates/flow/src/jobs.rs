@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use tarn_base::id::{DataId, StepId};
+use tarn_base::shell::{BASH, Command};
 use tarn_base::units::SECOND;
 use tarn_base::workflow::{
     Dataset, Distribution, Foreach, Keep, KeepPartition, OnFailure, Role, Step, Use, Workflow,
@@ -350,10 +351,21 @@ fn body(workflow: &Workflow, step: &Step) -> String {
         text,
         "export TARN_WORKFLOW_DIR={folder}\nexport PATH=\"$TARN_WORKFLOW_DIR:$PATH\"\n"
     );
-    let command = match &step.prelude {
-        Some(prelude) => format!("set -e\n{prelude}\nset +e\n{}", step.run),
-        None => step.run.clone(),
-    };
+    let shell_of_step = step.shell.as_deref().unwrap_or(BASH);
+    let command = Command::new(&step.run, step.prelude.as_deref(), shell_of_step);
+    let argv: Vec<String> = command.argv.iter().map(|word| shell(word)).collect();
+    let mut command_line = argv.join(" ");
+    if let Some(file) = &command.file {
+        // Not in the folder where it runs: that is the step's.
+        let _ = write!(
+            text,
+            "TARN_COMMAND=$(mktemp) && export TARN_COMMAND || exit\n\
+             trap 'cd / && rm -rf -- \"$TARN_SCRATCH\" \"$TARN_COMMAND\"' EXIT\n\
+             printf %s {} > \"$TARN_COMMAND\" || exit\n",
+            shell(file)
+        );
+        command_line += " \"$TARN_COMMAND\"";
+    }
     let env: Vec<(String, String)> = step
         .env
         .iter()
@@ -364,7 +376,7 @@ fn body(workflow: &Workflow, step: &Step) -> String {
             for (name, value) in env {
                 let _ = writeln!(text, "export {name}={value}");
             }
-            let _ = writeln!(text, "/bin/sh -c {}", shell(&command));
+            let _ = writeln!(text, "{command_line}");
         }
         Some(foreach) => {
             let mut instance = String::new();
@@ -373,7 +385,7 @@ fn body(workflow: &Workflow, step: &Step) -> String {
                 let _ = writeln!(instance, "export {name}={value}");
             }
             instance += "here=$(mktemp -d -p \"$TARN_SCRATCH\") && cd \"$here\" || exit 255\n";
-            let _ = writeln!(instance, "/bin/sh -c {} || exit 255", shell(&command));
+            let _ = writeln!(instance, "{command_line} || exit 255");
             let each = format!("export TARN_ITEM=$1\n{instance}");
             let _ = writeln!(
                 text,

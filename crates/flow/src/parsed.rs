@@ -90,7 +90,15 @@ impl Parsed {
     }
 }
 
-const TOP_KEYS: &[&str] = &["name", "external", "erase", "data", "partition", "step"];
+const TOP_KEYS: &[&str] = &[
+    "name",
+    "external",
+    "erase",
+    "shell",
+    "data",
+    "partition",
+    "step",
+];
 const NAME: NameRule = NameRule {
     noun: "workflow",
     words: "a letter, then letters, digits, `_` and `-`, at most 64 bytes",
@@ -333,6 +341,7 @@ fn finished(raw: RawStep, resolved: Resolved) -> Step {
         name: raw.name.value,
         run: raw.run,
         prelude: raw.prelude,
+        shell: raw.shell,
         env: raw.env,
         time: raw.time,
         retries: raw.retries,

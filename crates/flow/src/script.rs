@@ -23,6 +23,7 @@ const WORD: &str = "#TARN";
 const SAID: &[(&str, &str)] = &[
     ("run", "the script itself is what is run"),
     ("prelude", "write it into the script"),
+    ("shell", "the first line of the script names what runs it"),
     ("env", "export it in the script"),
     ("nodes", "`#SBATCH --nodes` says it"),
     ("tasks", "`#SBATCH --ntasks` says it"),
@@ -348,6 +349,13 @@ fn moved_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
 
 /// Adds what the job says to the script's step; makes the step where there is none.
 fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d str) {
+    if let Some(shell) = document.get("shell") {
+        out.add(
+            Finding::error(Code::BadDirective, "`shell` does not belong into a script")
+                .at(place(shell), "said twice")
+                .help("the first line of the script names what runs it"),
+        );
+    }
     let header = Spanned::new(job.place.clone(), Cow::Borrowed("step"));
     let steps = document.entry(header).or_insert_with(|| {
         let empty = DeValue::Table(DeTable::new());

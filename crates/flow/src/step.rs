@@ -17,6 +17,7 @@ const KEYS: &[&str] = &[
     "name",
     "run",
     "prelude",
+    "shell",
     "env",
     "nodes",
     "tasks",
@@ -46,6 +47,9 @@ const MAX_CORES: u32 = 65_536;
 /// GPUs of one node.
 const MAX_GPUS: u32 = 1024;
 
+/// An example of what runs a command.
+const SHELL: &str = "\"bash -e\"";
+
 const NAME: NameRule = NameRule {
     noun: "step",
     words: "letters, digits, `_`, `.` and `-`, not beginning with `.` or `-`, at most 64 bytes: it names log files",
@@ -58,6 +62,7 @@ pub(crate) struct RawStep {
     pub(crate) name: Located<String>,
     pub(crate) run: String,
     pub(crate) prelude: Option<String>,
+    pub(crate) shell: Option<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) nodes: Option<Located<u32>>,
     pub(crate) tasks: Option<Located<u32>>,
@@ -114,10 +119,15 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawStep> {
         );
         return Vec::new();
     }
+    let shell = top.filled(out, "shell", SHELL).map(|s| s.value);
     let mut steps = Vec::with_capacity(list.len());
     for (i, value) in list.iter().enumerate() {
         match value.get_ref().as_table() {
-            Some(table) => steps.push(step(out, i, table, place(value))),
+            Some(table) => {
+                let mut step = step(out, i, table, place(value));
+                step.shell = step.shell.or_else(|| shell.clone());
+                steps.push(step);
+            }
             None => out.add_breaking(not_steps(&format!("step {}", i + 1), value)),
         }
     }
@@ -151,7 +161,8 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
     let name = section.name(out, "name", &NAME);
     let run = section.filled(out, "run", "\"command\"");
     let prelude = section.string(out, "prelude", "\"module load gcc\"");
-    for (key, text) in [("run", &run), ("prelude", &prelude)] {
+    let shell = section.filled(out, "shell", SHELL);
+    for (key, text) in [("run", &run), ("prelude", &prelude), ("shell", &shell)] {
         if let Some(text) = text {
             refuse_item(out, key, &section.what, text);
         }
@@ -161,6 +172,7 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
         name: name.unwrap_or_else(|| Located::new(format!("step {}", at + 1), span)),
         run: run.map(|r| r.value).unwrap_or_default(),
         prelude: prelude.map(|p| p.value),
+        shell: shell.map(|s| s.value),
         env: env(out, &section),
         nodes: section.count(out, "nodes", 1, bounds::MAX_NODES as u32),
         tasks: section.count(out, "tasks", 1, MAX_TASKS),

@@ -40,6 +40,8 @@ fn what_decides_the_result_changes_the_code() {
     for (from, to) in [
         ("$TARN_x\"", "$TARN_x -v\""),
         ("gcc", "clang"),
+        ("nodes = 2", "shell = \"sh\"\nnodes = 2"),
+        ("name = \"w\"", "name = \"w\"\nshell = \"sh\""),
         ("THREADS = \"4\"", "THREADS = \"8\""),
         ("THREADS", "OTHERS"),
         ("nodes = 2", "nodes = 3"),

@@ -195,3 +195,51 @@ fn partitions_become_the_jobs_own_and_what_a_job_cannot_have_is_refused() {
         assert!(why.contains(says) && why.contains("`field`"), "{why}");
     }
 }
+
+/// What a job runs by itself is what `tarn run` runs.
+#[test]
+fn a_job_has_the_shell_of_its_step() {
+    let text = r##"name = "w"
+shell = "sh -e"
+[[step]]
+name = "a"
+run = "one | two"
+[[step]]
+name = "b"
+run = "one | two"
+shell = "bash"
+[[step]]
+name = "c"
+prelude = "module load gcc"
+run = """
+#!/usr/bin/python3 -B
+print('one')
+"""
+"##;
+    let shells = |text: &str| -> Vec<Option<String>> {
+        let steps = workflow(text).steps.into_iter();
+        steps.map(|step| step.shell).collect()
+    };
+    let said = |shell: &str| Some(shell.to_owned());
+    assert_eq!(shells(text), [said("sh -e"), said("bash"), said("sh -e")]);
+    let strict = text.replace("shell = \"sh -e\"\n", "");
+    assert_eq!(shells(&strict), [None, said("bash"), None]);
+    for (text, a) in [
+        (text, "'sh' '-e' '-c' 'one | two'"),
+        (&strict, "'bash' '-euo' 'pipefail' '-c' 'one | two'"),
+    ] {
+        let all = jobs(text).unwrap_or_else(|why| panic!("{why:?}"));
+        let has = |at: usize, words: &str| {
+            let script: &str = &all[at].script;
+            assert!(script.contains(words), "{script}");
+        };
+        has(0, a);
+        has(1, "'bash' '-c' 'one | two'");
+        has(
+            2,
+            "\nprintf %s '#!/usr/bin/python3 -B\nprint('\\''one'\\'')\n' > \"$TARN_COMMAND\"",
+        );
+        has(2, "exec \"$@\"' ");
+        has(2, "'/usr/bin/python3' '-B' \"$TARN_COMMAND\"\n");
+    }
+}

@@ -207,12 +207,3 @@ pub(crate) fn hostfile(step: &Step, nodes: &[String]) -> String {
     }
     text
 }
-
-/// The script of a step. A prelude that fails fails the step (`set -e`, for it alone); `run` follows the shell's own
-/// rules, so that `run = "a; b"` means what it means on a terminal.
-pub(crate) fn script(step: &Step) -> String {
-    match &step.prelude {
-        Some(prelude) => format!("set -e\n{prelude}\nset +e\n{}", step.run),
-        None => step.run.clone(),
-    }
-}

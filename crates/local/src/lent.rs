@@ -182,7 +182,7 @@ fn start(terms: &Terms) -> Result<(Helper, Door), String> {
             cwd: folder.clone(),
             cpus: Vec::new(),
             env: Vec::new(),
-            script: None,
+            command: None,
             shared: Some(Plan {
                 folder: folder.clone(),
                 node: terms.lender.clone(),

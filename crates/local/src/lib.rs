@@ -3,11 +3,12 @@
 //!
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
 //! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `mail` and `relay` (how they talk),
-//! `prepare` and `commit` (before and after the command), `launch` and `runner` (tarn's side and the helper's side of a
+//! `prepare` and `commit` (before and after the command), `command` (what starts it), `launch` and `runner` (tarn's side and the helper's side of a
 //! running step), `image` (images of its processes), `provider` (one namespace over its nodes), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash),
 //! `sweep` (what dead runs have left), `drained` (where the external store has what no tier has room for).
 
 pub mod borrowed;
+mod command;
 mod commit;
 mod dests;
 mod drained;
@@ -16,6 +17,7 @@ pub mod exec;
 mod far;
 mod guests;
 mod here;
+mod hints;
 pub mod image;
 mod inventory;
 mod kept;
@@ -52,6 +54,7 @@ mod transfer;
 mod world;
 mod writers;
 
+pub use command::with_shells;
 pub use dests::{check_destination, destination_intact, probe_destination};
 
 pub use drained::{is_there, remove_drained};

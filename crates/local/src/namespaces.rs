@@ -1,5 +1,6 @@
 //! Whether this machine lets a step have namespaces: found out by doing it, never by looking at settings.
 
+use crate::command::plain_shell;
 use crate::launch::{Helper, Launch, Outcome, Stop, execute};
 use crate::protocol::{Bind, End, Isolation, Spec};
 use std::fs::OpenOptions;
@@ -80,7 +81,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             cpus: Vec::new(),
             env: Vec::new(),
             // Writable inside what was bound so, read-only around it.
-            script: Some("touch ok && ! touch ../no 2>/dev/null".into()),
+            command: Some(plain_shell("touch ok && ! touch ../no 2>/dev/null")),
             shared: None,
             room: None,
             images: None,

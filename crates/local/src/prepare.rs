@@ -1,5 +1,6 @@
 //! Before the command: what every node of a step sees, made ready in the step's work folders.
 
+use crate::command;
 use crate::env::{self, Paths};
 use crate::image::copy::Lists;
 use crate::image::{self, Image, Plan, alone};
@@ -202,6 +203,12 @@ impl NodeSetup<'_> {
             }
             None => None,
         };
+        let command = match self.at {
+            0 => Some(command::make(self.step, &self.work, |folder, name| {
+                show(folder, name, false)
+            })?),
+            _ => None,
+        };
         let own = partitions::of(self.shared, self.run)?;
         let partitions = own.iter().map(|partition| {
             let seen = |folder: PathBuf, name: &str| show(folder, name, true);
@@ -257,7 +264,7 @@ impl NodeSetup<'_> {
             cwd: seen_scratch,
             cpus: std::mem::take(&mut self.cpus),
             env,
-            script: (self.at == 0).then(|| env::script(self.step)),
+            command,
             shared,
             room: self.room.map(Room::mounted),
             images,

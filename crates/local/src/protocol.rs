@@ -61,8 +61,8 @@ pub(crate) struct Spec {
     pub(crate) cpus: Vec<u32>,
     /// The environment of the command.
     pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
-    /// The shell script; only the first node of a step has one.
-    pub(crate) script: Option<String>,
+    /// The program that is started and its arguments; only the first node of a step has one.
+    pub(crate) command: Option<Vec<std::ffi::OsString>>,
     /// The namespace that the step's nodes have together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shared: Option<provider::Plan>,

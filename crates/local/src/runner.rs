@@ -397,8 +397,12 @@ impl Helper<'_> {
     }
 
     fn start(&mut self) -> io::Result<()> {
-        let Some(script) = &self.spec.script else {
+        let Some([program, arguments @ ..]) = self.spec.command.as_deref() else {
             return Ok(());
+        };
+        let (name, program) = match crate::command::program(program, &self.spec.env) {
+            Ok(found) => (program, found),
+            Err(why) => return self.control.send(&Report::Refused(why)),
         };
         let (log, [out, error]) = Log::open(io::stdout().as_fd().try_clone_to_owned()?)?;
         self.log = Some(log);
@@ -428,8 +432,11 @@ impl Helper<'_> {
             );
             return self.control.send(&Report::Refused(why.to_string()));
         }
-        let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(script).current_dir(&self.spec.cwd);
+        let mut command = Command::new(&program);
+        command
+            .arg0(name)
+            .args(arguments)
+            .current_dir(&self.spec.cwd);
         let env = self.spec.env.iter().map(|(name, value)| (name, value));
         command.env_clear().envs(env);
         command.stdin(Stdio::null()).stdout(out).stderr(error);
@@ -445,9 +452,10 @@ impl Helper<'_> {
                 self.runs(Pid::from_child(&child));
                 Ok(())
             }
-            Err(e) => self
-                .control
-                .send(&Report::Refused(format!("/bin/sh cannot be started: {e}"))),
+            Err(e) => {
+                let why = format!("{} cannot be started: {e}", program.display());
+                self.control.send(&Report::Refused(why))
+            }
         }
     }
 
@@ -619,7 +627,7 @@ impl Helper<'_> {
             written: written.saturating_sub(self.io_before.1 + passed.1),
             energy: None,
         };
-        let end = end.filter(|_| self.spec.script.is_some());
+        let end = end.filter(|_| self.spec.command.is_some());
         self.control.send(&Report::Ended { end, used })
     }
 }

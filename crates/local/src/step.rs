@@ -4,6 +4,7 @@ use crate::commit::{commit, undeclared};
 use crate::env;
 use crate::far::{Far, Post};
 use crate::here::{Attempted, Here};
+use crate::hints;
 use crate::launch::{Helps, Leaving, Outcome, Stop, Urgency, broken, execute};
 use crate::mail::Mail;
 use crate::member::{Done, Lack, Member, Task, Team};
@@ -332,7 +333,7 @@ fn judge(
         Outcome::Ended(End::Exited(0)) => inputs,
         Outcome::Ended(End::Exited(status)) => inputs.and(Err(failure(
             FailureKind::Exit,
-            format!("its command ended with status {status}; {fate}; all that it printed is in {log}"),
+            format!("its command ended with status {status}{}; {fate}; all that it printed is in {log}", hints::of_status(status)),
         ))),
         Outcome::Ended(End::Signalled(signal)) => inputs.and(Err(failure(
             FailureKind::Signal,

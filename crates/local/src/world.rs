@@ -4,6 +4,7 @@ mod nodes;
 
 pub use nodes::leave_tiers;
 
+use crate::command::{COMMAND, with_shells};
 use crate::image::able;
 use crate::image::copy::{Copy, unlist};
 use crate::kept::{self, CHECKPOINTS, Kept};
@@ -192,10 +193,12 @@ impl Local {
         }
         let (sender, deliveries) = channel();
         let sockets = Sockets::of(&config.cluster, &config.own);
+        let mut workflow = config.workflow;
+        with_shells(&mut workflow, &config.caller_env);
         let shared = Arc::new(Shared {
             run: config.run,
             workspace: config.workspace,
-            workflow: config.workflow,
+            workflow,
             cluster: config.cluster,
             own: config.own,
             peers: config.peers,
@@ -575,7 +578,7 @@ fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
         return Ok(());
     };
     let names = shared.workflow.data.iter().map(|d| d.name.as_str());
-    let mut names = names.chain([SCRATCH, CHECKPOINTS]);
+    let mut names = names.chain([SCRATCH, CHECKPOINTS, COMMAND]);
     names.try_for_each(|name| make_folder(&stage.join(name)))?;
     partitions::mount_points(shared).try_for_each(|name| make_folder(&stage.join(name)))
 }

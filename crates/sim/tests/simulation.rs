@@ -98,6 +98,7 @@ fn step(name: &str, nodes: u32, uses: Vec<Use>) -> Step {
         name: name.into(),
         run: "true".into(),
         prelude: None,
+        shell: None,
         env: BTreeMap::new(),
         nodes,
         tasks: nodes * 2,

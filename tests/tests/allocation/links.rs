@@ -95,7 +95,7 @@ dest = "seen"
 
 [[step]]
 name = "make"
-run = "for n in 1 2 3; do yes line $n | head -c 3000000 > $TARN_made/f$n; done; echo $TARN_NODE >> $TARN_WORKFLOW_DIR/made"
+run = "for n in 1 2 3; do (yes line $n || true) | head -c 3000000 > $TARN_made/f$n; done; echo $TARN_NODE >> $TARN_WORKFLOW_DIR/made"
 out = ["made"]
 
 [[step]]

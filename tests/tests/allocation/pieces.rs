@@ -22,7 +22,7 @@ dest = "out"
 name = "work"
 foreach = "raw/*"
 cores = 2
-run = "echo $TARN_NODE >> $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done; yes \"$(cat $TARN_raw/$TARN_ITEM)\" | head -c 1000000 > $TARN_piece/$TARN_ITEM"
+run = "echo $TARN_NODE >> $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done; (yes \"$(cat $TARN_raw/$TARN_ITEM)\" || true) | head -c 1000000 > $TARN_piece/$TARN_ITEM"
 in = ["raw"]
 out = ["piece"]
 

@@ -138,7 +138,7 @@ encrypt = true
 
 [[step]]
 name = "make"
-run = "cp $TARN_WORKFLOW_DIR/in/word $TARN_made/word; yes $(cat $TARN_WORKFLOW_DIR/in/word) | head -c 36000000 > $TARN_made/many"
+run = "cp $TARN_WORKFLOW_DIR/in/word $TARN_made/word; (yes $(cat $TARN_WORKFLOW_DIR/in/word) || true) | head -c 36000000 > $TARN_made/many"
 out = ["made"]
 
 [[step]]

@@ -94,6 +94,7 @@ fn step(at: u32, run: String) -> Step {
         name: format!("s{at}"),
         run,
         prelude: None,
+        shell: None,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

@@ -99,6 +99,7 @@ fn step(name: &str, uses: Vec<Use>) -> Step {
         name: name.into(),
         run: format!("{name}.sh \"ä\\n\""),
         prelude: None,
+        shell: None,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

@@ -3,6 +3,7 @@
 use super::alone::{CONNECTED, MEMORY, TRIAL, memory};
 use super::take::IMAGE_ARGUMENT;
 use super::{CONTENT, Criu, Image, OWN, Plan, choose, criu};
+use crate::command::plain_shell;
 use crate::launch::{Helper, Launch, Outcome, Stop, Urgency, execute};
 use crate::namespaces::own_folder;
 use crate::protocol::{Bind, Isolation, Spec};
@@ -190,10 +191,10 @@ impl Trial<'_> {
             cwd: own.clone(),
             cpus: Vec::new(),
             env: vec![("TARN".into(), self.helper.into())],
-            script: Some(match self.alone {
+            command: Some(plain_shell(&match self.alone {
                 true => format!("exec \"$TARN\" {IMAGE_ARGUMENT} {TRIAL}"),
                 false => "echo begun > it; while :; do sleep 1000; done".into(),
-            }),
+            })),
             shared: None,
             room: None,
             images: Some(Plan {

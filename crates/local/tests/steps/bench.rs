@@ -89,6 +89,7 @@ pub(crate) fn step(run: &str, uses: Vec<Use>) -> Step {
         name: "work".into(),
         run: run.into(),
         prelude: None,
+        shell: None,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

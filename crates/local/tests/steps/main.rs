@@ -8,6 +8,7 @@ mod moving;
 mod multi;
 mod running;
 mod sealed;
+mod shell;
 mod sockets;
 mod whole;
 
@@ -32,6 +33,7 @@ fn run_all() -> ExitCode {
     let tests = [
         running::TESTS,
         sealed::TESTS,
+        shell::TESTS,
         sockets::TESTS,
         moving::TESTS,
         multi::TESTS,

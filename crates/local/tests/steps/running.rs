@@ -417,9 +417,12 @@ fn a_prelude_that_fails_fails_the_step() {
     let bench = Bench::new(vec![], vec![bad]);
     let (kind, _, log) = failed(bench.world().run(vec![]));
     assert_eq!((kind, log.as_str()), (FailureKind::Exit, ""));
-    let mut good = step("false; echo ran", vec![]);
-    good.prelude = Some("X=1".into());
-    committed(Bench::new(vec![], vec![good]).world().run(vec![]));
+    // What is sourced may use what is not set; the command may not.
+    let mut good = step("test $X = 1; echo $NOT_SET", vec![]);
+    good.prelude = Some("X=1; echo $NOT_SET | false | true".into());
+    let (kind, _, log) = failed(Bench::new(vec![], vec![good]).world().run(vec![]));
+    assert_eq!(kind, FailureKind::Exit);
+    assert!(log.contains("NOT_SET: unbound variable"), "{log}");
 }
 
 fn no_process_survives_its_step() {

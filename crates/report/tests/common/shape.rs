@@ -124,6 +124,7 @@ pub(crate) fn step(
         name: name.into(),
         run: format!("{name}.sh"),
         prelude: None,
+        shell: None,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

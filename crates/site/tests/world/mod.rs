@@ -121,6 +121,7 @@ pub(crate) fn script(
         name: "step".into(),
         run: String::new(),
         prelude: None,
+        shell: None,
         env: BTreeMap::new(),
         nodes,
         tasks: nodes,
