@@ -6,7 +6,7 @@ set -euo pipefail
 build=(build-essential)
 demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # libfabric-dev makes libtarnfabric.so, clang-format checks its source, libhwloc15 knows processor sockets (strace sees who asks),
-# chromium opens the report, two check the scripts, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
+# chromium opens the report, two check the scripts, jq reads a run's log as CONTRIBUTING.md shows, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
 # the last are for the test cluster. hdf5-tools compares files, python3-venv is for the Pythons of PyPI at the end.
 # openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
 # Where services start by themselves, Debian starts munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
@@ -25,7 +25,7 @@ shells=(fish systemd zsh)
 analysis=("${build[@]}" python3 python3-dask python3-numpy python3-xarray python3-zarr)
 training=("${build[@]}" python3 python3-numpy python3-torch)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format hdf5-tools lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
+test=("${demo[@]}" chromium clang-format hdf5-tools jq lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
 soak=("${test[@]}" debootstrap)
 # mdBook comes from crates.io, for the tests too.
 book=("${build[@]}" mandoc)

@@ -515,12 +515,6 @@ fn programs_of_the_page_go_on_where_they_ended() {
     let tier = to("c").with_extension("tier");
     let text = said(Command::new(to("watch")).env("TARN_PHX_TIER", tier));
     assert_eq!(text, "at most 5050\n");
-    // What README.md prints is of these programs, line by line.
-    for (language, program) in [("fortran", &fortran), ("c", &c[0])] {
-        for line in blocks("README.md", language).remove(0).lines() {
-            assert!(program.lines().any(|l| l == line), "{line}");
-        }
-    }
 }
 
 /// The constants of the Fortran module have the numbers of the header.

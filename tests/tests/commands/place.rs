@@ -127,6 +127,7 @@ impl Place {
             "plugins",
             "Cargo.toml",
             "README.md",
+            "CONTRIBUTING.md",
             "ARCHITECTURE.md",
             "LICENSE",
         ] {
