@@ -100,3 +100,58 @@ fn how_long_it_is_kept_is_as_was_said_last() {
     put("2h").exits(0).says("already");
     site.tarn(&["data", "get", "one", "out"]).exits(0);
 }
+
+/// A workflow whose result is what its input holds.
+fn copies() -> Site {
+    let site = Site::new(
+        "name = \"w\"\n[data.i]\nsource = \"in\"\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"copy\"\nin = [\"i\"]\nout = [\"o\"]\nrun = \"cp $TARN_i/* $TARN_o/\"\n",
+    );
+    site.write("in/f", "one\n");
+    site
+}
+
+/// What is recorded of the only `dest`.
+fn record(site: &Site) -> std::path::PathBuf {
+    let only = |folder: &std::path::Path| {
+        let mut all = fs::read_dir(folder).expect("it is there");
+        let first = all.next().expect("something is there").expect("read");
+        assert!(
+            all.next().is_none(),
+            "more than one in {}",
+            folder.display()
+        );
+        first.path()
+    };
+    only(&only(&site.path(".tarn/dests")))
+}
+
+#[test]
+fn a_result_whose_record_was_not_written_any_more_is_known_as_tarns_own() {
+    for is_first in [true, false] {
+        let site = copies();
+        let mut before = None;
+        if !is_first {
+            site.run().exits(0);
+            before = Some(fs::read(record(&site)).expect("a record"));
+            site.write("in/f", "two\n");
+        }
+        site.run().exits(0);
+        // As a kill, or a cut of the power, leaves it between the exchange and the record of it.
+        let known = record(&site);
+        fs::rename(&known, known.with_extension("intent")).expect("rename");
+        if let Some(before) = before {
+            fs::write(&known, before).expect("write");
+        }
+        // What is to be put there now is something else.
+        for text in ["three\n", "four\n"] {
+            site.write("in/f", text);
+            site.run().exits(0);
+            assert_eq!(site.read("out/f"), text);
+        }
+        // And what nobody of tarn's has put there is safe all the same.
+        site.write("out/mine", "by hand\n");
+        site.write("in/f", "five\n");
+        site.run().exits(3).says("mine");
+        assert_eq!(site.read("out/mine"), "by hand\n");
+    }
+}

@@ -1,19 +1,21 @@
 //! Destinations outside: what tarn has put there is replaced, what somebody else has put or changed there never.
 //!
-//! `<state>/dests/<workspace>/<hash of the folder's path>` has two kinds of manifests: `.manifest` tells what tarn
-//! has put there, `.intent` what it is about to put there.
+//! Of each there are two manifests: `.manifest` tells what tarn has put there, `.intent` what it is about to put there. Those of a run are
+//! `<state>/dests/<workspace>/<hash of the folder's path>`; those of a site's jobs, whose nodes change, lie beside the folder.
 
 mod exchange;
 
 use crate::shared::Shared;
-use crate::store::failure;
 use crate::store::{
-    alike, first_difference, is_folder, make_folder, read_manifest, write_manifests,
+    alike, failure, first_difference, io_failure, is_folder, make_folder, read_manifest,
+    sync_folder, write_manifests,
 };
 use crate::transfer::remove_file;
 use exchange::{dispose, rename_new, swap};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use tarn_base::event::{Failure, FailureKind};
 use tarn_base::hash::Hash;
@@ -25,7 +27,10 @@ use tarn_base::workflow::OnFailure;
 use tarn_ports::{Control, Mover, MoverError};
 
 /// The folder that a destination stands for: what a link given as `dest` points to.
-pub(crate) fn real_folder(dest: &Path) -> Result<PathBuf, String> {
+///
+/// # Errors
+/// The sentence to show when that is no folder.
+pub fn real_folder(dest: &Path) -> Result<PathBuf, String> {
     if !dest.is_symlink() {
         return Ok(dest.to_path_buf());
     }
@@ -44,11 +49,14 @@ pub(crate) fn real_folder(dest: &Path) -> Result<PathBuf, String> {
 }
 
 /// What is remembered of one folder.
+#[derive(Debug)]
 struct Memory {
     /// What tarn has put there.
     known: PathBuf,
     /// What it is about to put there.
     intended: PathBuf,
+    /// It lies where others may write, too: only what its user, or the folder's owner, has written is believed.
+    is_beside: bool,
 }
 
 impl Memory {
@@ -58,13 +66,42 @@ impl Memory {
         Self {
             known: base.with_extension("manifest"),
             intended: base.with_extension("intent"),
+            is_beside: false,
         }
     }
 
-    /// What is remembered, as far as it can be read.
-    fn manifests(&self) -> Vec<Manifest> {
+    /// What is remembered, as far as it can be read: first what is there, then what is to come.
+    fn manifests(&self, folder: &Path) -> Vec<Manifest> {
         let files = [&self.known, &self.intended];
-        files.iter().filter_map(|f| read_manifest(f).ok()).collect()
+        let files = files.iter().filter(|f| self.believes(f, folder));
+        files.filter_map(|f| read_manifest(f).ok()).collect()
+    }
+
+    fn believes(&self, file: &Path, folder: &Path) -> bool {
+        let Ok(about) = file.symlink_metadata() else {
+            return false;
+        };
+        let is_own = || about.uid() == rustix::process::geteuid().as_raw();
+        let is_owners = || {
+            folder
+                .symlink_metadata()
+                .is_ok_and(|f| f.uid() == about.uid())
+        };
+        about.is_file() && (!self.is_beside || is_own() || is_owners())
+    }
+
+    /// Writes one of them. Beside a folder, who may list that may read it.
+    fn write(&self, file: &Path, manifest: &Manifest, folder: &Path) -> Result<(), Failure> {
+        write_manifests([(file, manifest)], true)?;
+        if !self.is_beside {
+            return Ok(());
+        }
+        let about = folder.symlink_metadata().ok();
+        let mode = about.as_ref().map_or(0o600, |a| 0o600 | a.mode() & 0o644);
+        let is_of_group = about.is_some_and(|a| chown(file, None, Some(a.gid())).is_ok());
+        let mode = mode & if is_of_group { 0o644 } else { 0o604 };
+        let set = std::fs::set_permissions(file, Permissions::from_mode(mode));
+        set.map_err(|e| io_failure("set the rights of", file, &e))
     }
 
     /// What lies in a folder and may be replaced: nothing, what tarn has put there, or what it was about to put
@@ -86,7 +123,7 @@ impl Memory {
         // The last is what is told: it is what tarn has put there, if it ever did.
         for allowed in [nothing]
             .into_iter()
-            .chain(self.manifests().into_iter().rev())
+            .chain(self.manifests(folder).into_iter().rev())
         {
             match stranger(&listed, &allowed) {
                 None => return Ok(Some(allowed)),
@@ -94,6 +131,18 @@ impl Memory {
             }
         }
         Err(why)
+    }
+
+    /// What a delivery has put there that was interrupted before it could record that is recorded now: its intent makes room for another.
+    fn settle(&self, folder: &Path, mover: &dyn Mover) -> Result<(), Failure> {
+        let is_believed = self.believes(&self.intended, folder);
+        if !is_believed || !holds(folder, &self.intended, mover) {
+            return Ok(());
+        }
+        let renamed = std::fs::rename(&self.intended, &self.known);
+        renamed.map_err(|e| io_failure("write the manifest", &self.known, &e))?;
+        let above = self.known.parent().unwrap_or(Path::new("/"));
+        sync_folder(above).map_err(|e| io_failure("sync the folder", above, &e))
     }
 }
 
@@ -181,12 +230,15 @@ pub fn check_destination(
     let real = real_folder(dest)?;
     let memory = Memory::of(state, workspace, &real);
     memory.replaceable(&real, mover).map(drop).map_err(|why| {
-        format!(
-            "the destination {} of dataset `{dataset}` holds files that tarn did not put there or that were changed \
-             since ({why}); move them away or choose another `dest`",
-            dest.display()
-        )
+        let what = format!("the destination {} of dataset `{dataset}`", dest.display());
+        foreign(&what, &why)
     })
+}
+
+fn foreign(what: &str, why: &str) -> String {
+    format!(
+        "{what} holds files that tarn did not put there or that were changed since ({why}); move them away or choose another `dest`"
+    )
 }
 
 /// Whether a destination can be written at all, tried before a run starts: a new tree is made beside it and exchanged
@@ -233,18 +285,114 @@ fn is_mount_point(folder: &Path) -> bool {
     found.is_ok_and(|s| s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
+/// A folder outside that tarn delivers to, and where it is recorded what tarn has put there.
+#[derive(Debug)]
+pub struct Destination {
+    folder: PathBuf,
+    memory: Memory,
+    /// What trees beside it are called by.
+    tag: String,
+    /// What goes on when the user has moved something away.
+    remedy: &'static str,
+}
+
+impl Destination {
+    fn of_run(shared: &Shared, dest: &Path) -> Result<Self, String> {
+        let folder = real_folder(dest)?;
+        Ok(Self {
+            memory: Memory::of(&shared.state, &shared.workspace, &folder),
+            folder,
+            tag: shared.workspace.clone(),
+            remedy: "`tarn resume`",
+        })
+    }
+
+    /// One whose records lie beside it: `owner` says whose data it is, and another's is somebody else's.
+    pub fn beside(folder: &Path, owner: &str, remedy: &'static str) -> Self {
+        let tag = Hash::of(owner.as_bytes()).short()[..8].to_owned();
+        let at = |suffix| named_beside(folder, &tag, suffix).unwrap_or_default();
+        Self {
+            memory: Memory {
+                known: at(".manifest"),
+                intended: at(".intent"),
+                is_beside: true,
+            },
+            folder: folder.to_path_buf(),
+            tag,
+            remedy,
+        }
+    }
+
+    /// Whether tarn may write there: it is missing or empty, or holds exactly what tarn put there, or what an interrupted delivery was
+    /// about to.
+    ///
+    /// # Errors
+    /// The sentence to show when it may not.
+    pub fn check(&self, mover: &dyn Mover) -> Result<(), String> {
+        let may = self.memory.replaceable(&self.folder, mover);
+        may.map(drop)
+            .map_err(|why| foreign(&self.folder.display().to_string(), &why))
+    }
+
+    /// Notes what it is about to hold. The destination was checked.
+    ///
+    /// # Errors
+    /// When that cannot be noted, or something of somebody else's lies in its way.
+    pub fn declare(self, parts: &[&Manifest], mover: &dyn Mover) -> Result<Intent, Failure> {
+        let beside = |suffix: &str| named_beside(&self.folder, &self.tag, suffix);
+        let (Some(parent), Some(staging), Some(ready)) =
+            (self.folder.parent(), beside(""), beside(".ready"))
+        else {
+            return Err(failure(
+                FailureKind::Io,
+                format!(
+                    "{} cannot be a destination: name a folder that tarn may create",
+                    self.folder.display()
+                ),
+            ));
+        };
+        make_folder(parent)?;
+        if let Some(records) = self.memory.known.parent() {
+            make_folder(records)?;
+        }
+        let intent = Intent {
+            to: self,
+            staging,
+            ready,
+            declared: united(parts)?,
+        };
+        intent.tidy(mover)?;
+        let Destination { folder, memory, .. } = &intent.to;
+        memory.settle(folder, mover)?;
+        memory.write(&memory.intended, &intent.declared, folder)?;
+        Ok(intent)
+    }
+}
+
+/// Beside a folder, on the same file system. A name that would be too long is told by its hash.
+fn named_beside(folder: &Path, tag: &str, suffix: &str) -> Option<PathBuf> {
+    const LONG: usize = 160;
+    let name = folder.file_name()?;
+    let shown = match name.len() {
+        0..=LONG => name.to_string_lossy().into_owned(),
+        _ => Hash::of(name.as_encoded_bytes()).to_string(),
+    };
+    Some(folder.with_file_name(format!(".{shown}.tarn-{tag}{suffix}")))
+}
+
 /// The declared wish to put something into a destination: it lets a later run replace what a crash left there
 /// before it was remembered.
-pub(crate) struct Intent {
-    dest: PathBuf,
-    memory: Memory,
+#[derive(Debug)]
+pub struct Intent {
+    to: Destination,
     staging: PathBuf,
     /// Where the complete tree waits, and what it takes the place of goes: beside its destination, too.
     ready: PathBuf,
+    declared: Manifest,
 }
 
 impl Intent {
-    /// Checks the destination and notes what it is about to hold.
+    /// Checks the destination of a run and notes what it is about to hold.
     pub(crate) fn declare(
         shared: &Shared,
         dataset: &str,
@@ -255,6 +403,7 @@ impl Intent {
         if control.cancelled() {
             return Err(failure(FailureKind::Cancelled, "abandoned before it began"));
         }
+        let conflict = |why| failure(FailureKind::Conflict, why);
         check_destination(
             &shared.state,
             &shared.workspace,
@@ -262,98 +411,100 @@ impl Intent {
             dest,
             &*shared.mover,
         )
-        .map_err(|why| failure(FailureKind::Conflict, why))?;
-        let dest = real_folder(dest).map_err(|why| failure(FailureKind::Conflict, why))?;
-        let beside = |suffix: &str| {
-            let name = dest.file_name()?.to_string_lossy();
-            Some(dest.with_file_name(format!(".{name}.tarn-{}{suffix}", shared.workspace)))
-        };
-        let (Some(parent), Some(staging), Some(ready)) =
-            (dest.parent(), beside(""), beside(".ready"))
-        else {
-            return Err(failure(
-                FailureKind::Io,
-                format!(
-                    "{} cannot be a destination: name a folder that tarn may create",
-                    dest.display()
-                ),
-            ));
-        };
-        make_folder(parent)?;
-        make_folder(&shared.state.dests(&shared.workspace))?;
-        let memory = Memory::of(&shared.state, &shared.workspace, &dest);
-        let intent = Self {
-            dest,
-            memory,
-            staging,
-            ready,
-        };
-        intent.tidy(&*shared.mover)?;
-        write_manifests([(intent.memory.intended.as_path(), &united(parts)?)], true)?;
-        Ok(intent)
+        .map_err(conflict)?;
+        let to = Destination::of_run(shared, dest).map_err(conflict)?;
+        to.declare(parts, &*shared.mover)
     }
 
     /// Removes what an interrupted or refused publication of tarn has left beside the destination.
     fn tidy(&self, mover: &dyn Mover) -> Result<(), Failure> {
-        let remembered = self.memory.manifests();
+        let remembered = self.to.memory.manifests(&self.to.folder);
         for left in [&self.ready, &exchange::aside(&self.ready)] {
-            dispose(left, &remembered, mover)?;
+            dispose(left, &remembered, self.to.remedy, mover)?;
+        }
+        Ok(())
+    }
+
+    /// What was copied, where that is not what was declared: it is known before it is published.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn confirm(&mut self, manifests: &[Manifest]) -> Result<(), Failure> {
+        let made = united(&manifests.iter().collect::<Vec<_>>())?;
+        if first_difference(&made, &self.declared).is_some() {
+            let Destination { folder, memory, .. } = &self.to;
+            memory.write(&memory.intended, &made, folder)?;
+            self.declared = made;
         }
         Ok(())
     }
 
     /// Puts the complete tree that waits beside the destination in its place. What is there is looked at directly
     /// before it is taken out, and again afterwards: what is not tarn's is put back, and the tree is not delivered.
-    pub(crate) fn publish(&self, mover: &dyn Mover) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// `Conflict` when it holds something of somebody else's.
+    pub fn publish(&self, mover: &dyn Mover) -> Result<(), Failure> {
+        let Destination {
+            folder,
+            memory,
+            remedy,
+            ..
+        } = &self.to;
         let refused = |why: String| {
             let text = format!(
                 "{} has changed while its new content was copied, and was left as it is: it holds files that tarn did not \
-                 put there or that were changed since ({why}); move them away, then `tarn resume`",
-                self.dest.display()
+                 put there or that were changed since ({why}); move them away, then {remedy}",
+                folder.display()
             );
             failure(FailureKind::Conflict, text)
         };
-        let there = self.memory.replaceable(&self.dest, mover);
+        let there = memory.replaceable(folder, mover);
         let Some(old) = there.map_err(refused)? else {
-            return rename_new(&self.ready, &self.dest);
+            return rename_new(&self.ready, folder, remedy);
         };
-        swap(&self.ready, &self.dest)?;
+        swap(&self.ready, folder)?;
         let taken = mover.list(&self.ready, &Control::default());
         let stranger = match &taken {
             Ok(taken) => stranger(taken, &old),
             Err(MoverError { failure: f, .. }) => Some(f.message.clone()),
         };
         if let Some(why) = stranger {
-            swap(&self.ready, &self.dest)?;
+            swap(&self.ready, folder)?;
             return Err(refused(why));
         }
-        dispose(&self.ready, &[old], mover)
+        dispose(&self.ready, &[old], remedy, mover)
     }
 
     /// Where the tree grows, beside its destination.
-    pub(crate) fn staging(&self) -> &Path {
+    pub fn staging(&self) -> &Path {
         &self.staging
     }
 
     /// Where it is to be when it is complete, before it is published.
-    pub(crate) fn ready(&self) -> &Path {
+    pub fn ready(&self) -> &Path {
         &self.ready
     }
 
     /// The destination is written: remember what it holds.
-    pub(crate) fn fulfil(self, manifests: &[Manifest]) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// When that cannot be written; what was declared is remembered.
+    pub fn fulfil(self, manifests: &[Manifest]) -> Result<(), Failure> {
         let trees: Vec<&Manifest> = manifests.iter().collect();
-        write_manifests([(self.memory.known.as_path(), &united(&trees)?)], true)?;
-        remove_file(&self.memory.intended)
+        let Destination { folder, memory, .. } = &self.to;
+        memory.write(&memory.known, &united(&trees)?, folder)?;
+        remove_file(&memory.intended)
     }
 
     /// The delivery failed: the wish is dropped, unless it has come true all the same.
-    pub(crate) fn abandon(self, mover: &dyn Mover) {
+    pub fn abandon(self, mover: &dyn Mover) {
         // What stays is named by the next delivery.
         let _ = self.tidy(mover);
-        if !holds(&self.dest, &self.memory.intended, mover) {
+        let Destination { folder, memory, .. } = &self.to;
+        if !holds(folder, &memory.intended, mover) {
             // One that stays does no harm: it allows only what tarn itself was about to write.
-            let _ = remove_file(&self.memory.intended);
+            let _ = remove_file(&memory.intended);
         }
     }
 }

@@ -55,7 +55,9 @@ mod world;
 mod writers;
 
 pub use command::with_shells;
-pub use dests::{check_destination, destination_intact, probe_destination};
+pub use dests::{
+    Destination, Intent, check_destination, destination_intact, probe_destination, real_folder,
+};
 
 pub use drained::{is_there, remove_drained};
 pub use kept::staged;

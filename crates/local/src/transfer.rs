@@ -287,8 +287,8 @@ fn whole(
     }
     let dataset = shared.dataset(t.data)?;
     let manifests: Vec<_> = parts.iter().map(|p| &p.manifest).collect();
-    let intent = dests::Intent::declare(shared, &dataset.name, dest, &manifests, control)?;
-    match deliver(shared, t, parts, &intent, control) {
+    let mut intent = dests::Intent::declare(shared, &dataset.name, dest, &manifests, control)?;
+    match deliver(shared, t, parts, &mut intent, control) {
         Ok((done, manifests)) => Ok(intent.fulfil(&manifests).map(|()| done)?),
         Err(broken) => {
             intent.abandon(&*shared.mover);
@@ -347,7 +347,7 @@ fn deliver(
     shared: &Shared,
     t: &Transfer,
     parts: &mut [Moving<'_>],
-    intent: &dests::Intent,
+    intent: &mut dests::Intent,
     control: &Control,
 ) -> Result<(Done, Vec<Manifest>), Broken> {
     let began = wall_clock();
@@ -365,8 +365,9 @@ fn deliver(
     };
     let report =
         copy(shared, parts, &by(shared, &job, control)).map_err(|e| meaning(shared, parts, e))?;
-    intent.publish(&*shared.mover)?;
     let manifests = report.manifests.clone();
+    intent.confirm(&manifests)?;
+    intent.publish(&*shared.mover)?;
     Ok((settled(shared, t, parts, report, began)?, manifests))
 }
 

@@ -148,17 +148,33 @@ impl Site {
             };
             parts.push((part, Some(at), proof.clone()));
         }
-        // A script that names no workflow has one of its own number: its next job may replace what this one puts.
-        let number = format!(".{id}");
-        let workflow = version.workflow.strip_suffix(&number);
-        let workflow = workflow.unwrap_or(&version.workflow);
         let work = Work::Send {
             parts,
             dest: to.to_owned(),
-            owner: format!("site {} {workflow} {}", version.owner, version.dataset),
+            owner: puts_as(id, version),
         };
         self.work(&node, Why::Job(id, step, None), (user, job.group), work);
         Look::Busy
+    }
+
+    /// Has a node look whether what a job makes may go where it belongs. Whether that is known.
+    pub(crate) fn check_dests(&mut self, id: Job, job: &JobState) -> bool {
+        let Some(node) = job.nodes.first() else {
+            return true;
+        };
+        let mut is_whole = true;
+        for makes in &job.makes {
+            let Some(dest) = makes.dest.clone() else {
+                continue;
+            };
+            let work = Work::CheckDest {
+                dest,
+                owner: puts_as(id, &makes.version),
+            };
+            let step = Step::CheckDest(makes.version.dataset.clone());
+            is_whole &= self.once(id, job, node, step, do_as(job, work));
+        }
+        is_whole
     }
 
     /// Of each of these parts the node that has it and was there last is waited for, if none answers: its tarnd may be about to begin
@@ -230,4 +246,13 @@ impl Site {
         }
         is_whole
     }
+}
+
+/// Under which name what a job makes is put outside. A script that names no workflow has one of its own number: its next job may replace what
+/// this one puts.
+fn puts_as(id: Job, version: &VersionId) -> String {
+    let number = format!(".{id}");
+    let workflow = version.workflow.strip_suffix(&number);
+    let workflow = workflow.unwrap_or(&version.workflow);
+    format!("site {} {workflow} {}", version.owner, version.dataset)
 }

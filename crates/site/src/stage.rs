@@ -249,7 +249,8 @@ impl Site {
                 return look;
             }
         }
-        let mut is_whole = true;
+        // A job whose result may not be put where it belongs does not begin.
+        let mut is_whole = self.check_dests(id, job);
         for reads in &job.reads {
             match self.bring(id, job, reads) {
                 Look::Whole => {}

@@ -262,6 +262,8 @@ pub(crate) struct JobState {
 pub(crate) enum Step {
     /// A source, of this dataset, is looked at: whether it is what was read.
     Look(Owner, String, String),
+    /// Where this dataset is to go outside is looked at: whether it may.
+    CheckDest(String),
     /// A part is brought there.
     Fetch(Part),
     /// A version is merged to be read.

@@ -360,9 +360,11 @@ impl Site {
             Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
             Work::Remove(things) => things.iter().filter_map(Held::part).collect(),
             Work::WrapAnew(parts) => parts.iter().collect(),
-            Work::Lend { .. } | Work::Share { .. } | Work::Join { .. } | Work::Inventory(_) => {
-                Vec::new()
-            }
+            Work::Lend { .. }
+            | Work::Share { .. }
+            | Work::Join { .. }
+            | Work::CheckDest { .. }
+            | Work::Inventory(_) => Vec::new(),
         };
         match parts.iter().find(|part| !is_own(part)) {
             None => parts

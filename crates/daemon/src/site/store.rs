@@ -1,6 +1,7 @@
 //! A user's part of a node's store. docs/site.md, "The store on a node". Each work can be done again after whatever failure: a folder
 //! has its name when it is whole.
 
+mod dest;
 mod holds;
 mod lent;
 mod moves;
@@ -184,7 +185,8 @@ impl Store {
             Work::Lend { job, partition, .. } => Some(format!("{job} has {partition}")),
             Work::Share { job, .. } | Work::Join { job, .. } => Some(lent_to(*job)),
             Work::Send { dest, .. } => Some(dest.display().to_string()),
-            Work::Check(_)
+            Work::CheckDest { .. }
+            | Work::Check(_)
             | Work::CheckIn(..)
             | Work::Remove(_)
             | Work::WrapAnew(_)
@@ -243,6 +245,7 @@ impl Store {
                 keep,
             } => self.bring(&part, (&from, &to), (&proof, keep), control),
             Work::Send { parts, dest, owner } => self.send(&parts, (&dest, &owner), control),
+            Work::CheckDest { dest, owner } => self.check_dest(&dest, &owner, control),
             Work::Check(part) => self.check((&part, self.where_is(&part)), control),
             Work::CheckIn(part, store) => self.check((&part, self.root_of(&store)?), control),
             Work::Remove(things) => {

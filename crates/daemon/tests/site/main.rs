@@ -6,6 +6,7 @@ mod munged;
 mod attacks;
 mod levels;
 mod node;
+mod outside;
 mod projects;
 mod sealed;
 mod works;

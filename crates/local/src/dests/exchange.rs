@@ -24,7 +24,7 @@ pub(super) fn aside(ready: &Path) -> PathBuf {
 }
 
 /// Gives a tree its name, which nobody may have taken meanwhile.
-pub(super) fn rename_new(ready: &Path, dest: &Path) -> Result<(), Failure> {
+pub(super) fn rename_new(ready: &Path, dest: &Path, remedy: &str) -> Result<(), Failure> {
     let renamed = match renameat_with(CWD, ready, CWD, dest, RenameFlags::NOREPLACE) {
         // A plain rename replaces nothing but an empty folder.
         Err(e) if unknown(e) => std::fs::rename(ready, dest),
@@ -34,7 +34,7 @@ pub(super) fn rename_new(ready: &Path, dest: &Path) -> Result<(), Failure> {
         io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty => failure(
             FailureKind::Conflict,
             format!(
-                "somebody has made {} while its content was copied; move it away, then `tarn resume`",
+                "somebody has made {} while its content was copied; move it away, then {remedy}",
                 dest.display()
             ),
         ),
@@ -77,6 +77,7 @@ fn synced(dest: &Path) -> Result<(), Failure> {
 pub(super) fn dispose(
     tree: &Path,
     recorded: &[Manifest],
+    remedy: &str,
     mover: &dyn Mover,
 ) -> Result<(), Failure> {
     if tree.symlink_metadata().is_err() {
@@ -115,7 +116,7 @@ pub(super) fn dispose(
             FailureKind::Conflict,
             format!(
                 "{} was written by somebody else while tarn replaced the folder it was in; move it from there, then \
-                 `tarn resume`",
+                 {remedy}",
                 left_in(tree, mover).display()
             ),
         )),
@@ -185,17 +186,17 @@ mod tests {
         fs::write(tree.join("edited"), "by hand").unwrap();
         fs::write(tree.join("sub/deep/mine"), "mine").unwrap();
         let recorded = [Manifest::default(), recorded];
-        let refused = dispose(&tree, &recorded, &Trees::new()).unwrap_err();
+        let refused = dispose(&tree, &recorded, "", &Trees::new()).unwrap_err();
         assert_eq!(refused.kind, FailureKind::Conflict);
         assert!(refused.message.contains("tree/edited"), "{refused:?}");
         assert!(!tree.join("a").exists() && !tree.join("sub/b").exists());
         assert_eq!(fs::read_to_string(tree.join("edited")).unwrap(), "by hand");
         fs::remove_file(tree.join("edited")).unwrap();
-        let refused = dispose(&tree, &recorded, &Trees::new()).unwrap_err();
+        let refused = dispose(&tree, &recorded, "", &Trees::new()).unwrap_err();
         assert!(refused.message.contains("sub/deep/mine"), "{refused:?}");
         fs::remove_file(tree.join("sub/deep/mine")).unwrap();
-        dispose(&tree, &recorded, &Trees::new()).unwrap();
+        dispose(&tree, &recorded, "", &Trees::new()).unwrap();
         assert!(!tree.exists());
-        dispose(&tree, &recorded, &Trees::new()).unwrap();
+        dispose(&tree, &recorded, "", &Trees::new()).unwrap();
     }
 }

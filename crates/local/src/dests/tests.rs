@@ -59,17 +59,23 @@ impl Mover for Meddler<'_> {
 fn declared(dir: &Path, old: bool) -> Intent {
     let path = |name: &str| dir.join(name);
     let intent = Intent {
-        dest: path("out"),
-        memory: Memory {
-            known: path("x.manifest"),
-            intended: path("x.intent"),
+        to: Destination {
+            folder: path("out"),
+            memory: Memory {
+                known: path("x.manifest"),
+                intended: path("x.intent"),
+                is_beside: false,
+            },
+            tag: "w".into(),
+            remedy: "go on",
         },
         staging: path(".out.tarn-w"),
         ready: path(".out.tarn-w.ready"),
+        declared: Manifest::default(),
     };
     let trees = [
-        (&intent.dest, &intent.memory.known, "old"),
-        (&intent.ready, &intent.memory.intended, "new"),
+        (&intent.to.folder, &intent.to.memory.known, "old"),
+        (&intent.ready, &intent.to.memory.intended, "new"),
     ];
     for (tree, memory, text) in trees.into_iter().skip(usize::from(!old)) {
         fs::create_dir(tree).unwrap();
@@ -108,7 +114,7 @@ fn nobody_meddles_and_the_old_tree_goes() {
         let dir = tempfile::tempdir().unwrap();
         let intent = declared(dir.path(), old);
         intent.publish(&Trees::new()).unwrap();
-        assert_eq!(read(&intent.dest, "a").as_deref(), Some("new"));
+        assert_eq!(read(&intent.to.folder, "a").as_deref(), Some("new"));
         assert!(!intent.ready.exists());
     }
 }
@@ -117,10 +123,10 @@ fn nobody_meddles_and_the_old_tree_goes() {
 fn what_comes_between_the_last_look_and_the_exchange_is_put_back() {
     let dir = tempfile::tempdir().unwrap();
     let intent = declared(dir.path(), true);
-    let (_, trees) = meddled(&intent, &intent.dest, 1);
-    assert_eq!(read(&intent.dest, "thesis").as_deref(), Some("years"));
-    assert_eq!(read(&intent.dest, "a").as_deref(), Some("old"));
-    let (dest, ready) = (intent.dest.clone(), intent.ready.clone());
+    let (_, trees) = meddled(&intent, &intent.to.folder, 1);
+    assert_eq!(read(&intent.to.folder, "thesis").as_deref(), Some("years"));
+    assert_eq!(read(&intent.to.folder, "a").as_deref(), Some("old"));
+    let (dest, ready) = (intent.to.folder.clone(), intent.ready.clone());
     intent.abandon(&trees);
     assert!(dest.exists() && !ready.exists());
 }
@@ -135,7 +141,7 @@ fn what_comes_into_the_tree_that_was_taken_out_stays_and_is_named_until_it_is_mo
     let named = |f: &Failure| f.message.contains(&lies.display().to_string());
     assert!(named(&refused), "{refused:?}");
     assert_eq!(read(&intent.ready, "thesis").as_deref(), Some("years"));
-    assert_eq!(read(&intent.dest, "a").as_deref(), Some("new"));
+    assert_eq!(read(&intent.to.folder, "a").as_deref(), Some("new"));
     let again = intent.tidy(&trees).unwrap_err();
     assert!(named(&again), "{again:?}");
     fs::remove_file(lies).unwrap();
@@ -147,12 +153,12 @@ fn what_comes_into_the_tree_that_was_taken_out_stays_and_is_named_until_it_is_mo
 fn a_destination_that_was_missing_and_is_made_meanwhile_is_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     let intent = declared(dir.path(), false);
-    fs::create_dir(&intent.dest).unwrap();
-    fs::write(intent.dest.join("thesis"), "years").unwrap();
+    fs::create_dir(&intent.to.folder).unwrap();
+    fs::write(intent.to.folder.join("thesis"), "years").unwrap();
     let refused = intent.publish(&Trees::new()).unwrap_err();
     assert!(refused.message.contains("thesis"), "{refused:?}");
-    let refused = rename_new(&intent.ready, &intent.dest).unwrap_err();
+    let refused = rename_new(&intent.ready, &intent.to.folder, "").unwrap_err();
     assert_eq!(refused.kind, FailureKind::Conflict, "{refused:?}");
-    assert_eq!(read(&intent.dest, "thesis").as_deref(), Some("years"));
+    assert_eq!(read(&intent.to.folder, "thesis").as_deref(), Some("years"));
     assert_eq!(read(&intent.ready, "a").as_deref(), Some("new"));
 }

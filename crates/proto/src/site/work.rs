@@ -210,10 +210,18 @@ pub enum Work {
     Send {
         /// The parts, where they are if not here, and what they hold.
         parts: Vec<(Part, Option<Peer>, Proof)>,
-        /// The folder or file that they become. What is there is replaced when all has come.
+        /// The folder that they become. What is there is replaced when all has come, if it was put there for the same owner.
         dest: PathBuf,
-        /// In an object store: what objects carry that this may replace. An older controller says none, and sends nothing there.
+        /// Whose data it is: what this may replace is recorded under that name. An older controller says none, and sends nothing to an
+        /// object store.
         #[serde(default)]
+        owner: String,
+    },
+    /// Look whether parts may be written to a place outside: only what an earlier [`Work::Send`] of this owner has put there is replaced.
+    CheckDest {
+        /// The place.
+        dest: PathBuf,
+        /// Whose data it is, as in [`Work::Send`].
         owner: String,
     },
     /// Read a part again, and compare it with its manifest.

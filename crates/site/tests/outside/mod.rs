@@ -58,3 +58,20 @@ fn the_next_job_of_a_script_without_a_name_may_replace_what_the_first_has_put() 
         assert_eq!(world.owners[Path::new("s3://b/x/")], "site u1000 job x");
     }
 }
+
+#[test]
+fn a_job_whose_result_may_not_go_where_it_belongs_does_not_begin() {
+    let mut world = World::new(1, Config::default());
+    world.whole(1, delivers("w", "/lustre/x"), &["n1"]);
+    // The next one of the same workflow may replace it, another workflow's may not.
+    world.whole(2, delivers("w", "/lustre/x"), &["n1"]);
+    let other = delivers("v", "/lustre/x");
+    assert_eq!(world.staged(3, Stage::Setup(Box::new(other))), Said::Done);
+    let said = world.pre_run(3, &["n1"]);
+    let why = refused(&said);
+    assert_eq!(why.code, Code::Exists, "{}", why.text);
+    assert_eq!(world.owners[Path::new("/lustre/x")], "site u1000 w x");
+    // When it has been moved away, the job begins.
+    world.owners.clear();
+    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+}

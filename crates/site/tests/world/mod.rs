@@ -538,6 +538,12 @@ impl World {
                 let proof = proof_of(&parts[0].0, moved);
                 Worked::Proven { proof, moved }
             }
+            Work::CheckDest { dest, owner } => match self.owners.get(&dest) {
+                Some(other) if *other != owner => {
+                    Worked::Failed(Refusal::new(Code::Exists, format!("it is {other}'s")))
+                }
+                _ => Worked::Done,
+            },
             Work::Check(part) => match self.nodes[node].parts.contains_key(&part) {
                 true => Worked::Done,
                 false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),

@@ -1,27 +1,24 @@
 //! Between a store and what is outside it: sources and places of the user's, and other nodes.
 
 use super::sealed::KEY;
-use super::{MAX_MANIFEST, Store, copying, hidden};
+use super::{MAX_MANIFEST, Store};
 use crate::peers::fingerprint;
 use crate::site::shelf;
-use crate::work::{Held, Spot, told};
-use rustix::fs::{Access, AtFlags, Mode, OFlags};
+use crate::work::told;
+use rustix::fs::{Mode, OFlags};
 use std::net::ToSocketAddrs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::hash::{Hash, Hasher};
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::object::{ObjectUrl, is_object, shown};
-use tarn_base::part::Verify;
 use tarn_fabric::{MAX_ADDRESSES, Patience, Tree, Way};
 use tarn_movers::Trees;
 use tarn_munge::KEY_BYTES;
-use tarn_ports::{
-    Control, CopyJob, CopyReport, CopySource, Delivery, Mover, Over, PeerTree, Piece,
-};
+use tarn_ports::{Control, CopySource, Mover, PeerTree, Piece};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held as Thing, Origin, Owner, Part, Peer, Proof, Worked};
+use tarn_proto::site::{Held as Thing, Origin, Part, Peer, Proof, Worked};
 use tarn_s3::Client;
 use tarn_seal::wrap::WRAPPED;
 
@@ -137,7 +134,7 @@ impl Store {
         }
         let report = match is_object(dest) {
             true => self.put(sources, (dest, owner), &held, control)?,
-            false => self.write(sources, dest, &held, control)?,
+            false => self.write(sources, (dest, owner), &held, control)?,
         };
         drop(guests);
         let sum = |of: fn(&Proof) -> u64| parts.iter().map(|(_, _, p)| of(p)).sum();
@@ -153,63 +150,6 @@ impl Store {
             },
             moved: report.bytes,
         })
-    }
-
-    /// Puts trees into an object store, as one. Only what the owner has put there is replaced.
-    fn put(
-        &self,
-        sources: Vec<CopySource>,
-        (dest, owner): (&Path, &str),
-        held: &[Held],
-        control: &Control,
-    ) -> Result<CopyReport, Refusal> {
-        if owner.is_empty() {
-            let text = "the controller is older than this node's tarnd and does not know object stores: update it";
-            return Err(Refusal::new(Code::Unsupported, text));
-        }
-        let mover = self.outside_mover(dest)?;
-        let job = Delivery {
-            sources,
-            dest: dest.to_owned(),
-            owner: owner.to_owned(),
-            over: Over::Own,
-            single: false,
-            verify: Verify::Readback,
-            rate: 0,
-            latency: 0,
-        };
-        let report = mover.deliver_limited(&job, control, self.outside.clone());
-        report.map_err(|e| told(&e, &held.iter().collect::<Vec<_>>()))
-    }
-
-    /// Writes trees to a folder outside, as one.
-    fn write(
-        &self,
-        sources: Vec<CopySource>,
-        dest: &Path,
-        held: &[Held],
-        control: &Control,
-    ) -> Result<CopyReport, Refusal> {
-        let path = dest.as_os_str().as_bytes().to_vec();
-        let own = |root: &Path| root.join(Owner::User(self.user).to_string());
-        let spaces = self.roots().map(|root| ("store".to_owned(), own(root)));
-        let spaces: Vec<(String, PathBuf)> = spaces.collect();
-        crate::work::check_outside(&path, &spaces)?;
-        let to = Held::open(&Spot::Path { space: None, path }, true)?;
-        let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
-        let may = rustix::fs::accessat(to.folder(), ".", write, plain);
-        may.map_err(|e| to.failed("write to", e))?;
-        let staging = to.path_of(&hidden(to.name(), &self.node));
-        let job = CopyJob {
-            replace: true,
-            verify: Verify::Readback,
-            ..copying(sources, to.path(), staging)
-        };
-        let limiter = self.outside.clone();
-        let report = self.mover.copy_limited(&job, control, limiter);
-        let mut known: Vec<&Held> = held.iter().collect();
-        known.push(&to);
-        report.map_err(|e| told(&e, &known))
     }
 
     /// The wrapped key of a part on another node.
