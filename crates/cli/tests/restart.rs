@@ -114,7 +114,7 @@ fn attempts_that_come_no_further_use_up_the_retries() {
 #[test]
 fn a_step_that_dies_before_its_first_version_fails_after_its_retries() {
     let site = site("retries = 2\n", "kill 5 0");
-    site.run().exits(1).says("ended with status 137");
+    site.run().exits(1).says("signal 9 (kill");
     let _memory = staged(&site);
     assert_eq!(begun(&site), ["from step 0"; 3]);
 }
