@@ -15,6 +15,16 @@ bool refuse(struct why *why, const char *format, ...) {
     va_start(rest, format);
     vsnprintf(why->text, sizeof why->text, format, rest);
     va_end(rest);
+    why->number = 0;
+    return false;
+}
+
+bool refuse_as(struct why *why, int number, const char *format, ...) {
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(why->text, sizeof why->text, format, rest);
+    va_end(rest);
+    why->number = number;
     return false;
 }
 
@@ -84,6 +94,7 @@ static const char *const SHARE[] = {"no", "writers", NULL};
 
 enum key {
     FOLDER,
+    BASE,
     PARTITION,
     PARTITIONS,
     BLOCK,
@@ -102,6 +113,7 @@ static const struct {
     const char *name, *value;
 } KEYS[] = {
     [FOLDER] = {"folder", "a folder of a tier"},
+    [BASE] = {"base", "the whole path of a folder"},
     [PARTITION] = {"partition", "a partition"},
     [PARTITIONS] = {"partitions", "1 to 1024 partitions, with commas between them"},
     [BLOCK] = {"block", "a multiple of 4K up to 1G, such as 1M"},
@@ -123,6 +135,9 @@ static bool set(struct config *config, enum key key, char *value) {
     case FOLDER:
         config->folder = value;
         return *value != '\0';
+    case BASE:
+        config->base = value;
+        return *value == '/';
     case PARTITION:
         config->partitions[0] = value;
         config->count = 1;
@@ -175,8 +190,8 @@ bool config_read(struct config *config, struct why *why) {
         if (key == sizeof KEYS / sizeof *KEYS)
             return refuse(
                 why,
-                "HDF5_DRIVER_CONFIG: there is no key `%s`; there are folder, partition, partitions, block, "
-                "size, level, volatile, keep, share, notify, wait, patience and populate",
+                "HDF5_DRIVER_CONFIG: there is no key `%s`; there are folder, base, partition, partitions, "
+                "block, size, level, volatile, keep, share, notify, wait, patience and populate",
                 item);
         if (given[key])
             return refuse(why, "HDF5_DRIVER_CONFIG: `%s` is there twice", item);
@@ -187,6 +202,8 @@ bool config_read(struct config *config, struct why *why) {
     if (given[FOLDER] + given[PARTITION] + given[PARTITIONS] != 1)
         return refuse(why, "HDF5_DRIVER_CONFIG must have one of folder=, partition= and partitions=, such as "
                            "folder=/dev/shm/me (`tarn h5 exec` sets it)");
+    if (given[BASE] && !given[FOLDER])
+        return refuse(why, "HDF5_DRIVER_CONFIG: base= is for a folder=");
     if (given[BLOCK] && config->count < 2)
         return refuse(why, "HDF5_DRIVER_CONFIG: block= is for several partitions=");
     if (given[WAIT] && !given[PATIENCE])

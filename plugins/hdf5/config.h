@@ -11,19 +11,23 @@
 /* Partitions that one file lies in: as many as are opened as one. */
 #define CONFIG_PARTITIONS 1024
 
-/* Why something failed, as a sentence. */
+/* Why something failed, as a sentence; and as the errno by which programs tell that, or 0. */
 struct why {
     char text[1024];
+    int number;
 };
 
 /* Sets it; false, to be returned. */
 __attribute__((format(printf, 2, 3))) bool refuse(struct why *why, const char *format, ...);
+/* The same, with an errno. */
+__attribute__((format(printf, 3, 4))) bool refuse_as(struct why *why, int number, const char *format, ...);
 
 enum notify { NOTIFY_CLOSE, NOTIFY_FLUSH, NOTIFY_NEVER };
 
 struct config {
     char text[CONFIG_BYTES]; /* what the others point into */
     const char *folder;
+    const char *base; /* the program's folder that it stands for */
     const char *partitions[CONFIG_PARTITIONS];
     size_t count;      /* 0: the folder and the file's name say which */
     uint64_t block;    /* bytes in one of several before it is the next one's turn */

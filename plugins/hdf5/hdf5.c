@@ -1,6 +1,7 @@
 #include "hdf5.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 bool hdf5_find(struct hdf5 *hdf5, const void *caller) {
@@ -37,7 +38,13 @@ bool hdf5_find(struct hdf5 *hdf5, const void *caller) {
     return all;
 }
 
-int hdf5_fail(const struct hdf5 *hdf5, const int64_t *minor, const char *function, const char *why) {
-    hdf5->push(0, "tarn", function, 0, *hdf5->errors, *hdf5->major, *minor, "tarn: %s", why);
+int hdf5_fail(const struct hdf5 *hdf5, const int64_t *minor, const char *function, const struct why *why) {
+    char number[32] = "";
+    const char *system = strstr(why->text, " (os error ");
+    size_t length = why->number && system ? (size_t)(system - why->text) : strlen(why->text);
+    if (why->number)
+        snprintf(number, sizeof number, " (errno = %d)", why->number);
+    hdf5->push(0, "tarn", function, 0, *hdf5->errors, *hdf5->major, *minor, "tarn: %.*s%s", (int)length,
+               why->text, number);
     return -1;
 }

@@ -5,6 +5,8 @@
 #ifndef TARN_HDF5_H
 #define TARN_HDF5_H
 
+#include "config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -19,7 +21,8 @@ struct hdf5 {
 /* Finds them in the library that a return address lies in; false when it has not all of them. */
 bool hdf5_find(struct hdf5 *hdf5, const void *caller);
 
-/* Puts an error on HDF5's stack, to be printed or raised by who has called HDF5; -1. */
-int hdf5_fail(const struct hdf5 *hdf5, const int64_t *minor, const char *function, const char *why);
+/* Puts an error on HDF5's stack, to be printed or raised by who has called HDF5; -1. Its errno is told as
+ * HDF5's own drivers tell it: h5py makes the kind of its exception of that. */
+int hdf5_fail(const struct hdf5 *hdf5, const int64_t *minor, const char *function, const struct why *why);
 
 #endif

@@ -1,6 +1,8 @@
 #include "store.h"
 #include "header.h"
+#include "names.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,15 +21,41 @@
 /* ns that a request may take: a medium that takes longer is lost. */
 #define LOST ((uint64_t)300 * 1000000000)
 
-static bool cannot(struct why *why, const struct store *store, const char *what, const char *text) {
-    if (store->count == 1)
-        return refuse(why, "cannot %s %s: %s", what, store->names[0], text);
-    return refuse(why, "cannot %s %s or one of the %zu after it: %s", what, store->names[0], store->count - 1,
-                  text);
+/* The errno by which a program tells it from other failures. */
+static int number_of(int code) {
+    switch (code) {
+    case TARN_ENOTFOUND:
+        return ENOENT;
+    case TARN_EEXISTS:
+        return EEXIST;
+    case TARN_EDENIED:
+        return EACCES;
+    case TARN_ENOSPACE:
+        return ENOSPC;
+    case TARN_EQUOTA:
+        return EDQUOT;
+    case TARN_EBUSY:
+        return EBUSY;
+    case TARN_EIO:
+    case TARN_ELOST:
+        return EIO;
+    case TARN_ETIMEDOUT:
+        return ETIMEDOUT;
+    default:
+        return 0;
+    }
 }
 
-static bool failed(struct why *why, const struct store *store, const char *what) {
-    return cannot(why, store, what, tarn_last_error());
+static bool cannot(struct why *why, const struct store *store, const char *what, int code, const char *text) {
+    int number = number_of(code);
+    if (store->count == 1)
+        return refuse_as(why, number, "cannot %s %s: %s", what, store->names[0], text);
+    return refuse_as(why, number, "cannot %s %s or one of the %zu after it: %s", what, store->names[0],
+                     store->count - 1, text);
+}
+
+static bool failed(struct why *why, const struct store *store, const char *what, int code) {
+    return cannot(why, store, what, code, tarn_last_error());
 }
 
 /* Submits what was prepared and takes its ends. */
@@ -36,8 +64,9 @@ static bool finish(struct store *store, const char *what, struct why *why) {
     int code = TARN_OK;
     uint32_t begun = store->queue->sq_tail - store->queue->sq_head;
     if (dsa_submit(store->queue) != begun || dsa_cq_ready(store->queue) < begun) {
-        if (dsa_wait(store->queue, begun, LOST) != TARN_OK)
-            return failed(why, store, what);
+        int waited = dsa_wait(store->queue, begun, LOST);
+        if (waited != TARN_OK)
+            return failed(why, store, what, waited);
     }
     while ((cqe = dsa_peek_cqe(store->queue))) {
         if (cqe->code != TARN_OK)
@@ -46,7 +75,7 @@ static bool finish(struct store *store, const char *what, struct why *why) {
     }
     if (code == TARN_OK)
         return true;
-    return cannot(why, store, what, tarn_code_text(code));
+    return cannot(why, store, what, code, tarn_code_text(code));
 }
 
 /* The next request; what was prepared is done when the ring is full. */
@@ -72,11 +101,13 @@ static bool raw(struct store *store, uint8_t op, uint64_t offset, void *memory, 
 static bool take_room(struct store *store, struct why *why) {
     uint64_t size;
     uint32_t flags = store->writable ? 0 : DSA_REGION_READ_ONLY, region;
-    if (dsa_size(store->partition, &size) != TARN_OK ||
-        dsa_register_partition(store->queue, store->partition, 0, size, flags, &region) != TARN_OK)
-        return failed(why, store, "use");
-    if (store->room && dsa_unregister(store->queue, store->region) != TARN_OK)
-        return failed(why, store, "use");
+    int code = dsa_size(store->partition, &size);
+    if (code == TARN_OK)
+        code = dsa_register_partition(store->queue, store->partition, 0, size, flags, &region);
+    if (code == TARN_OK && store->room)
+        code = dsa_unregister(store->queue, store->region);
+    if (code != TARN_OK)
+        return failed(why, store, "use", code);
     store->region = region;
     store->room = size > store->start ? size - store->start : 0;
     return true;
@@ -111,7 +142,7 @@ static bool look(struct store *store, struct why *why) {
     memcpy(store->identity, header.identity, sizeof store->identity);
     store->number = header.number;
     store->said = header.eof;
-    store->eof = store->cut ? 0 : header.eof;
+    store->eof = store->cut && !store->begun ? 0 : header.eof;
     if (store->eof <= store->room)
         return true;
     return refuse(why, "%s has %llu bytes for a file of %llu: it was made smaller", store->names[0],
@@ -136,10 +167,10 @@ static bool look_at_others(struct store *store, struct why *why) {
     return true;
 }
 
-static bool write_header(struct store *store, size_t index, struct why *why) {
+static bool write_header(struct store *store, size_t index, uint64_t eof, struct why *why) {
     struct header header = {
         .number = index ? 1 : store->number + 1,
-        .eof = index ? 0 : store->eof,
+        .eof = index ? 0 : eof,
         .block = store->count > 1 ? store->config->block : PAGE,
         .count = (uint32_t)store->count,
         .index = (uint32_t)index,
@@ -161,6 +192,36 @@ static bool persist(struct store *store, struct why *why) {
     return finish(store, "flush", why);
 }
 
+/* The header says that the file has so many bytes. */
+static bool say(struct store *store, uint64_t eof, struct why *why) {
+    for (size_t i = 1; !store->number && i < store->count; i++)
+        if (!write_header(store, i, 0, why))
+            return false;
+    if (!write_header(store, 0, eof, why))
+        return false;
+    store->number++;
+    store->said = eof;
+    return true;
+}
+
+/* What a file held before it is begun anew is gone with the first write: nobody finds half of both. */
+static bool begin_anew(struct store *store, struct why *why) {
+    bool gone = !store->cut || store->begun || !store->said;
+    store->begun = true;
+    return gone || say(store, 0, why);
+}
+
+/* HDF5 refuses a file that has less than its superblock says. One that is killed, or loses power, between
+ * that and the header would leave such a one, so the header is first; and a smaller end is for store_flush(),
+ * when the superblock has said it. */
+bool store_announce(struct store *store, uint64_t bytes, struct why *why) {
+    if (!begin_anew(store, why) || (bytes > store->eof && !store_resize(store, bytes, why)))
+        return false;
+    if (store->number && store->said >= store->eof)
+        return true;
+    return say(store, store->eof, why) && persist(store, why);
+}
+
 bool store_flush(struct store *store, struct why *why) {
     if (!store->touched)
         return true;
@@ -169,14 +230,7 @@ bool store_flush(struct store *store, struct why *why) {
     store->touched = false;
     if (store->eof == store->said && store->number)
         return true;
-    for (size_t i = 1; !store->number && i < store->count; i++)
-        if (!write_header(store, i, why))
-            return false;
-    if (!write_header(store, 0, why) || !persist(store, why))
-        return false;
-    store->number++;
-    store->said = store->eof;
-    return true;
+    return say(store, store->eof, why) && persist(store, why);
 }
 
 bool store_notify(struct store *store, struct why *why) {
@@ -272,42 +326,14 @@ static bool await(struct store *store, uint64_t since, struct why *why) {
         store->names[0], (unsigned long long)changes, (unsigned long long)wanted);
 }
 
-/* Others are of a dataspace of tarnd. */
-static bool is_path(const char *name) {
-    return name[0] == '/' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-           strncmp(name, "./", 2) == 0 || strncmp(name, "../", 3) == 0;
-}
-
-/* The one name that a partition has for this program: the path of its folder without links. */
-static char *plain(const char *folder, const char *name) {
-    char *whole = NULL, *real = is_path(folder) ? realpath(folder, NULL) : NULL;
-    if (asprintf(&whole, "%s/%s", real ? real : folder, name) < 0)
-        whole = NULL;
-    free(real);
-    return whole;
-}
-
-/* That of a partition that is named by its path. */
-static char *plain_path(const char *path) {
-    const char *slash = strrchr(path, '/');
-    if (!slash || slash == path || !is_path(path))
-        return strdup(path);
-    char *folder = strndup(path, (size_t)(slash - path));
-    char *whole = folder ? plain(folder, slash + 1) : NULL;
-    free(folder);
-    return whole;
-}
-
 /* Which partitions hold the file of a name. */
 static bool choose(struct store *store, const char *file, struct why *why) {
     const struct config *config = store->config;
-    const char *slash = strrchr(file, '/');
     store->count = config->count ? config->count : 1;
     for (size_t i = 0; i < store->count; i++) {
-        store->names[i] = config->count ? plain_path(config->partitions[i])
-                                        : plain(config->folder, slash ? slash + 1 : file);
+        store->names[i] = config->count ? name_of(config->partitions[i]) : name_in(config, file);
         if (!store->names[i])
-            return refuse(why, "no memory");
+            return refuse_as(why, ENOMEM, "no memory");
     }
     return true;
 }
@@ -357,7 +383,8 @@ static uint64_t each(const struct store *store, uint64_t eof) {
 }
 
 /* Makes all partitions, or none. */
-static int make_all(const struct store *store) {
+static int make_once(const struct store *store) {
+    names_enter(store->config, store->names[0]);
     for (size_t i = 0; i < store->count; i++) {
         int code = dsa_create(store->names[i], each(store, store->config->size), NULL, 0);
         if (code == TARN_OK)
@@ -367,6 +394,14 @@ static int make_all(const struct store *store) {
         return code;
     }
     return TARN_OK;
+}
+
+/* The folder may go meanwhile with the last of another program's files that are not kept. */
+static int make_all(const struct store *store) {
+    int code = TARN_ENOTFOUND;
+    for (int again = 0; code == TARN_ENOTFOUND && again < 10; again++)
+        code = make_once(store);
+    return code;
 }
 
 /* Opens the partitions, and makes them before that if need be. */
@@ -381,23 +416,25 @@ static bool get(struct store *store, unsigned mode, uint64_t since, struct why *
         if (store->made || code == TARN_EEXISTS) /* by another program meanwhile */
             code = open_all(store);
     }
-    return code == TARN_OK || refuse(why, "%s", tarn_last_error());
+    return code == TARN_OK || refuse_as(why, number_of(code), "%s", tarn_last_error());
 }
 
 /* A queue pair, and what it works on. */
 static bool connect(struct store *store, struct why *why) {
     struct dsa_info info;
     if (dsa_partition_info(store->partition, &info) != TARN_OK)
-        return failed(why, store, "open");
+        return failed(why, store, "open", 0);
     if (store->config->persistent && !store->config->accepts_volatile && info.power_fail == DSA_LOST)
         return refuse(
             why,
             "%s is memory, which does not outlive a loss of power, and level=persistent is asked for; "
             "volatile=accept takes it all the same",
             store->names[0]);
-    if (dsa_queue_create(ENTRIES, 0, DSA_VOLATILE, &store->queue) != TARN_OK ||
-        dsa_register_memory(store->queue, (void *)1, PTRDIFF_MAX - 1, 0, &store->memory) != TARN_OK)
-        return failed(why, store, "open");
+    int code = dsa_queue_create(ENTRIES, 0, DSA_VOLATILE, &store->queue);
+    if (code == TARN_OK)
+        code = dsa_register_memory(store->queue, (void *)1, PTRDIFF_MAX - 1, 0, &store->memory);
+    if (code != TARN_OK)
+        return failed(why, store, "open", code);
     store->start = store->count > 1 ? store->count * store->config->block : PAGE;
     if (!take_room(store, why))
         return false;
@@ -416,7 +453,7 @@ static bool open_store(struct store *store, unsigned mode, struct why *why) {
     if (!look(store, why) || !look_at_others(store, why))
         return false;
     if (mode & STORE_NEW && store->number)
-        return refuse(why, "%s holds a file already", store->names[0]);
+        return refuse_as(why, EEXIST, "%s holds a file already", store->names[0]);
     store->clean = store->made ? 0 : store->room;
     store->grown = store->made;
     if (!store->number && getrandom(store->identity, sizeof store->identity, 0) < 0)
@@ -442,6 +479,8 @@ static void tidy(const struct store *store) {
             dsa_delete(store->names[i]);
         else if (store->grown)
             dsa_resize(store->names[i], each(store, store->said));
+    if (store->config->removed && store->used)
+        names_leave(store->config, store->names[0]);
 }
 
 bool store_close(struct store *store, struct why *why) {
@@ -457,9 +496,14 @@ bool store_close(struct store *store, struct why *why) {
 bool store_remove(struct config *config, const char *name, struct why *why) {
     struct store *store = begin(config, name, why);
     bool good = store != NULL;
-    for (size_t i = 0; good && i < store->count; i++)
-        if (dsa_delete(store->names[i]) != TARN_OK)
-            good = refuse(why, "cannot delete %s: %s", store->names[i], tarn_last_error());
+    for (size_t i = 0; good && i < store->count; i++) {
+        int code = dsa_delete(store->names[i]);
+        if (code != TARN_OK)
+            good =
+                refuse_as(why, number_of(code), "cannot delete %s: %s", store->names[i], tarn_last_error());
+    }
+    if (good)
+        names_leave(store->config, store->names[0]);
     if (store)
         give_back(store);
     return good;
@@ -477,13 +521,13 @@ bool store_lock(struct store *store, bool write, struct why *why) {
     while ((code = dsa_lock(store->partition, kind)) == TARN_EBUSY && again(since, store->config->patience))
         ;
     if (code == TARN_EBUSY)
-        return refuse(
-            why,
+        return refuse_as(
+            why, EAGAIN,
             "%s is open elsewhere%s: close it there, or give patience= to wait for that, or several writers "
             "share=writers",
             store->names[0], kind == DSA_ALONE ? "" : " to be written");
     if (code != TARN_OK)
-        return failed(why, store, "lock");
+        return failed(why, store, "lock", code);
     store->used = true;
     /* Who had it before may have changed it since it was opened here. */
     if (!take_room(store, why) || !look(store, why))
@@ -494,7 +538,8 @@ bool store_lock(struct store *store, bool write, struct why *why) {
 }
 
 bool store_unlock(struct store *store, struct why *why) {
-    return dsa_lock(store->partition, DSA_UNLOCKED) == TARN_OK || failed(why, store, "unlock");
+    int code = dsa_lock(store->partition, DSA_UNLOCKED);
+    return code == TARN_OK || failed(why, store, "unlock", code);
 }
 
 bool store_read(struct store *store, const struct piece *pieces, size_t count, struct why *why) {
@@ -542,6 +587,8 @@ static bool reach(struct store *store, uint64_t bytes, struct why *why) {
 
 bool store_write(struct store *store, const struct piece *pieces, size_t count, struct why *why) {
     store->changed = store->touched = store->used = true;
+    if (!begin_anew(store, why))
+        return false;
     for (size_t i = 0; i < count; i++) {
         const struct piece *piece = &pieces[i];
         uint64_t end = piece->address + piece->size;
@@ -570,7 +617,7 @@ bool store_reserve(struct store *store, uint64_t bytes, struct why *why) {
     if (code == TARN_ENOSPACE && wanted > bytes)
         code = dsa_grow(store->partition, store->start + bytes, NULL);
     if (code != TARN_OK)
-        return failed(why, store, "make room in");
+        return failed(why, store, "make room in", code);
     store->grown = true;
     return take_room(store, why);
 }

@@ -30,6 +30,7 @@ struct store {
     uint64_t identity[2];
     bool writable;
     bool cut;     /* it is begun anew, whatever the header says */
+    bool begun;   /* which was done: from then on the header holds */
     bool touched; /* since the last flush */
     bool changed; /* since the last notice */
     bool used;    /* locked or written to, not only looked at */
@@ -63,6 +64,8 @@ bool store_read(struct store *store, const struct piece *pieces, size_t count, s
 bool store_write(struct store *store, const struct piece *pieces, size_t count, struct why *why);
 /* Room for so many bytes of the file. */
 bool store_reserve(struct store *store, uint64_t bytes, struct why *why);
+/* Before it is said in the file that it ends here: the header never says less. */
+bool store_announce(struct store *store, uint64_t bytes, struct why *why);
 /* The file has so many bytes. */
 bool store_resize(struct store *store, uint64_t bytes, struct why *why);
 /* The header says what there is now, and it is persistent if it is to be. */

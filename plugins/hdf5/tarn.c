@@ -7,6 +7,7 @@
 #include "store.h"
 #include "vfd.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,16 @@
 #define PIECES 256
 /* Bytes that are compared at once. */
 #define COMPARED 4096
+/* Of a superblock, as far as its end of file and checksum; of its version and the marks in it. */
+#define SUPERBLOCK 96
+#define VERSION_AT 8
+#define MARKS_AT 11
+#define SIGNATURE "\x89HDF\r\n\x1a\n"
+/* The mark of a file that is read while it is written, in version 3. */
+#define SWMR_MARK 4
+#define NO_SWMR                                                                                              \
+    "SWMR is not supported in partitions: close the file after each step, and give its readers wait=newer "  \
+    "(docs/hdf5.md, \"A writing and a reading program\")"
 /* What `tarn h5 exec` looks for in the file of this library. */
 #define MARK "tarn-hdf5-plugin-version="
 
@@ -33,6 +44,7 @@ struct file {
     struct store *store;
     uint64_t eoa;
     bool writers; /* it is one of several */
+    bool swmr;    /* HDF5 is about to let it be read while it is written */
 };
 
 static bool same_version(struct why *why) {
@@ -81,8 +93,10 @@ static struct vfd_file *open_file(const char *name, unsigned flags, int64_t fapl
     struct config *config = same_version(&why) ? configured(&hdf5, fapl, &why) : NULL;
     struct file *file = config ? calloc(1, sizeof *file) : NULL;
     if (!file) {
+        if (config)
+            refuse_as(&why, ENOMEM, "no memory");
         free(config);
-        hdf5_fail(&hdf5, hdf5.cannot_open, "open", config ? "no memory" : why.text);
+        hdf5_fail(&hdf5, hdf5.cannot_open, "open", &why);
         return NULL;
     }
     file->hdf5 = hdf5;
@@ -94,7 +108,7 @@ static struct vfd_file *open_file(const char *name, unsigned flags, int64_t fapl
     file->store = store_open(config, name, mode, &why);
     if (file->store)
         return &file->pub;
-    hdf5_fail(&hdf5, hdf5.cannot_open, "open", why.text);
+    hdf5_fail(&hdf5, hdf5.cannot_open, "open", &why);
     free(file);
     return NULL;
 }
@@ -102,9 +116,8 @@ static struct vfd_file *open_file(const char *name, unsigned flags, int64_t fapl
 static int close_file(struct vfd_file *pub) {
     struct file *file = (struct file *)pub;
     struct why why;
-    int code = store_close(file->store, &why)
-                   ? 0
-                   : hdf5_fail(&file->hdf5, file->hdf5.write_failed, "close", why.text);
+    int code =
+        store_close(file->store, &why) ? 0 : hdf5_fail(&file->hdf5, file->hdf5.write_failed, "close", &why);
     free(file);
     return code;
 }
@@ -117,7 +130,7 @@ static int remove_file(const char *name, int64_t fapl) {
     struct config *config = same_version(&why) ? configured(&hdf5, fapl, &why) : NULL;
     if (config && store_remove(config, name, &why))
         return 0;
-    return hdf5_fail(&hdf5, hdf5.cannot_open, "delete", why.text);
+    return hdf5_fail(&hdf5, hdf5.cannot_open, "delete", &why);
 }
 
 static int compare(const struct vfd_file *one, const struct vfd_file *other) {
@@ -151,7 +164,7 @@ static int set_eoa(struct vfd_file *pub, enum vfd_mem kind, uint64_t address) {
     else if (file->store->writable)
         good = store_reserve(file->store, address, &why);
     if (!good)
-        return hdf5_fail(&file->hdf5, file->hdf5.no_room, "set_eoa", why.text);
+        return hdf5_fail(&file->hdf5, file->hdf5.no_room, "set_eoa", &why);
     file->eoa = address;
     return 0;
 }
@@ -162,11 +175,11 @@ static uint64_t get_eof(const struct vfd_file *file, enum vfd_mem kind) {
 }
 
 static int fail_read(const struct file *file, const struct why *why) {
-    return hdf5_fail(&file->hdf5, file->hdf5.read_failed, "read", why->text);
+    return hdf5_fail(&file->hdf5, file->hdf5.read_failed, "read", why);
 }
 
 static int fail_write(const struct file *file, const struct why *why) {
-    return hdf5_fail(&file->hdf5, file->hdf5.write_failed, "write", why->text);
+    return hdf5_fail(&file->hdf5, file->hdf5.write_failed, "write", why);
 }
 
 static int read_file(struct vfd_file *pub, enum vfd_mem kind, int64_t dxpl, uint64_t address, size_t size,
@@ -182,7 +195,7 @@ static int read_file(struct vfd_file *pub, enum vfd_mem kind, int64_t dxpl, uint
  * other: four bytes in versions 0 and 1, from 2 on one, and the checksum of all. */
 static bool is_mark(const struct piece *piece, size_t at) {
     const unsigned char *bytes = piece->buffer;
-    if (piece->size < 48 || memcmp(bytes, "\x89HDF\r\n\x1a\n", 8) != 0)
+    if (piece->size < 48 || memcmp(bytes, SIGNATURE, strlen(SIGNATURE)) != 0)
         return false;
     return bytes[8] < 2 ? at >= 20 && at < 24 : at == 11 || (at >= 44 && at < 48);
 }
@@ -205,10 +218,31 @@ static bool is_there(struct file *file, const struct piece *piece, struct why *w
     return true;
 }
 
+/* Whether HDF5 has marked this superblock as that of a file that is read while it is written (SWMR). */
+static bool is_swmr(const struct piece *piece) {
+    const unsigned char *bytes = piece->buffer;
+    return piece->size > MARKS_AT && memcmp(bytes, SIGNATURE, strlen(SIGNATURE)) == 0 &&
+           bytes[VERSION_AT] >= 3 && bytes[MARKS_AT] & SWMR_MARK;
+}
+
+/* What must hold before a superblock is written, which says where the file ends. Of several writers nobody
+ * changes that. */
+static bool may_write(struct file *file, const struct piece *piece, struct why *why) {
+    uint64_t base = file->pub.base_address;
+    if (piece->address >= base + SUPERBLOCK || piece->address + piece->size <= base)
+        return true;
+    if (piece->address == base)
+        file->swmr = is_swmr(piece);
+    return file->writers || store_announce(file->store, file->eoa, why);
+}
+
 static bool write_pieces(struct file *file, const struct piece *pieces, const enum vfd_mem *kinds,
                          size_t count, struct why *why) {
     struct piece data[PIECES];
     size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!may_write(file, &pieces[i], why))
+            return false;
     if (!file->writers)
         return store_write(file->store, pieces, count, why);
     for (size_t i = 0; i < count; i++) {
@@ -311,15 +345,17 @@ static int lock(struct vfd_file *pub, bool write) {
     struct why why;
     return store_lock(file->store, write, &why)
                ? 0
-               : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "lock", why.text);
+               : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "lock", &why);
 }
 
+/* HDF5 gives the lock back to let others read what goes on being written; when it cannot, it takes that back.
+ */
 static int unlock(struct vfd_file *pub) {
     struct file *file = (struct file *)pub;
     struct why why;
-    return store_unlock(file->store, &why)
-               ? 0
-               : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "unlock", why.text);
+    bool good = file->swmr ? refuse_as(&why, ENOTSUP, "%s: " NO_SWMR, file->store->names[0])
+                           : store_unlock(file->store, &why);
+    return good ? 0 : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "unlock", &why);
 }
 
 static const struct vfd_class driver = {

@@ -56,20 +56,23 @@ pub(crate) enum H5Command {
 }
 
 pub(crate) fn h5(cli: &Cli, command: &H5Command) -> CliResult {
+    let all = |partitions: &[PathBuf]| -> Vec<_> {
+        partitions.iter().map(|name| exec::meant(name)).collect()
+    };
     match command {
         H5Command::Exec(args) => exec::exec(args),
-        H5Command::Export { partitions, file } => copy::export(cli, partitions, file),
+        H5Command::Export { partitions, file } => copy::export(cli, &all(partitions), file),
         H5Command::Import {
             file,
             partitions,
             block,
-        } => copy::import(cli, file, partitions, *block),
-        H5Command::Ls { folder } => list::ls(cli, folder),
+        } => copy::import(cli, file, &all(partitions), *block),
+        H5Command::Ls { folder } => list::ls(cli, &exec::meant(folder)),
         H5Command::Wait {
             partition,
             newer_than,
             patience,
-        } => list::wait(cli, partition, *newer_than, *patience),
+        } => list::wait(cli, &exec::meant(partition), *newer_than, *patience),
     }
 }
 

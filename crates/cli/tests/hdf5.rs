@@ -6,9 +6,13 @@ mod days;
 mod desk;
 #[path = "hdf5/far.rs"]
 mod far;
+#[path = "hdf5/kills.rs"]
+mod kills;
 #[path = "../../libtarn/tests/common/mod.rs"]
 #[allow(dead_code)]
 mod linked;
+#[path = "hdf5/names.rs"]
+mod names;
 mod nodes;
 
 use desk::{Desk, plugin};
@@ -55,17 +59,22 @@ fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
     for (which, hdf5) in [("old", "1.14.2\n"), ("new", "2.0.0\n")] {
         let plain = desk.path(&format!("{which}.plain"));
         said(Command::new(desk.python(which)).args(["-c", &rich(&plain)]));
-        let name = format!("/no/such/folder/{which}.h5");
+        let name = format!("no/such/folder/{which}.h5");
         assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
         // Once more into the same partition, which holds an older file then.
         assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
         let exported = format!("{plain}.exported");
-        same(&desk, &format!("./{which}.h5"), &exported, &plain);
+        same(
+            &desk,
+            &format!("no/such/folder/{which}.h5"),
+            &exported,
+            &plain,
+        );
     }
     let listed = desk.h5(&["ls", "."]);
     assert_eq!(listed.lines().count(), 2, "{listed}");
     assert!(
-        listed.contains("new.h5  3.5") && listed.contains("changed 4 times"),
+        listed.contains("no/such/folder/new.h5  3.5") && listed.contains("changed 4 times"),
         "{listed}"
     );
     let told = desk.refused(&["export", "./none.h5", "none.h5"]);

@@ -41,8 +41,8 @@ for name, key in ('h5py', 'version.hdf5_version'), ('netCDF4', '__hdf5libversion
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExecArgs {
-    /// A folder of a tier, or of a dataspace of tarnd: each HDF5 file that the program names is the partition of that file's
-    /// name in it. It is made if it is not there
+    /// A folder of a tier, or of a dataspace of tarnd, that takes the place of the current folder: each HDF5 file that the program
+    /// names there is the partition of that name. It is made if it is not there
     #[arg(long, value_name = "DIR", required_unless_present = "partitions")]
     folder: Option<PathBuf>,
     /// The partition that holds the one file which the program uses, whatever it calls that; given several times, they hold it block by
@@ -100,15 +100,20 @@ fn configuration(args: &ExecArgs) -> CliResult<String> {
     let mut items = Vec::new();
     match &args.partitions[..] {
         [] => {
-            let folder = args.folder.as_deref().unwrap_or(Path::new("."));
-            if is_path(folder) {
+            let folder = meant(args.folder.as_deref().unwrap_or(Path::new(".")));
+            if is_path(&folder) {
                 // One that cannot be made is told of below.
-                let _ = std::fs::DirBuilder::new().mode(0o700).create(folder);
+                let _ = std::fs::DirBuilder::new().mode(0o700).create(&folder);
             }
-            items.push(format!("folder={}", place(folder)?));
+            items.push(format!("folder={}", place(&folder)?));
+            // The plug-in finds it by itself where it cannot be said, if the program does not change its folder before.
+            let here = env::current_dir().ok().and_then(|here| plain(&here).ok());
+            let given = args.more.iter().any(|item| item.starts_with("base="));
+            items.extend(here.filter(|_| !given).map(|here| format!("base={here}")));
         }
         several => {
-            let names: CliResult<Vec<_>> = several.iter().map(|name| partition(name)).collect();
+            let names: CliResult<Vec<_>> =
+                several.iter().map(|name| partition(&meant(name))).collect();
             items.push(format!("partitions={}", names?.join(",")));
         }
     }
@@ -122,8 +127,18 @@ fn configuration(args: &ExecArgs) -> CliResult<String> {
     Ok(items.join(";"))
 }
 
+/// What a name means: where no tarnd serves there is no dataspace, and `out/x` is `./out/x`.
+pub(super) fn meant(name: &Path) -> PathBuf {
+    let first = name.components().next();
+    let of_node = first.is_some_and(|first| first.as_os_str().as_encoded_bytes().contains(&b':'));
+    match is_path(name) || of_node || env::var_os(tarn_client::SOCKET).is_some() {
+        true => name.to_owned(),
+        false => Path::new(".").join(name),
+    }
+}
+
 /// Whether it is a path; else it is in a dataspace of tarnd.
-fn is_path(name: &Path) -> bool {
+pub(super) fn is_path(name: &Path) -> bool {
     let first = name.components().next();
     matches!(
         first,

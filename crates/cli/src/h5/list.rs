@@ -1,5 +1,6 @@
 //! `tarn h5 ls` and `wait`.
 
+use super::exec::is_path;
 use super::store::{Header, Room, Store, changes, page_room};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult};
@@ -21,14 +22,22 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// When it cannot be read.
 pub(super) fn ls(cli: &Cli, folder: &Path) -> CliResult {
     let (mut files, room) = (Vec::new(), page_room());
-    for info in Partition::list(folder).map_err(refused)? {
-        // One that another user has, or that goes away meanwhile, is none of this list.
-        let opened = Store::open(&[folder.join(&info.name)], 0, false, room);
-        let Ok(page) = opened.and_then(|mut store| store.page()) else {
-            continue;
+    for below in folders(folder) {
+        let inner = folder.join(&below);
+        let found = match Partition::list(&inner) {
+            // What goes away meanwhile, or is another user's, is none of this list.
+            Err(_) if !below.as_os_str().is_empty() => continue,
+            found => found.map_err(refused)?,
         };
-        if let Some(header) = Header::of(&page) {
-            files.push((info, header, changes(&page)));
+        for mut info in found {
+            let opened = Store::open(&[inner.join(&info.name)], 0, false, room);
+            let Ok(page) = opened.and_then(|mut store| store.page()) else {
+                continue;
+            };
+            if let Some(header) = Header::of(&page) {
+                info.name = below.join(&info.name).to_string_lossy().into_owned();
+                files.push((info, header, changes(&page)));
+            }
         }
     }
     if cli.json {
@@ -61,6 +70,24 @@ pub(super) fn ls(cli: &Cli, folder: &Path) -> CliResult {
         }
     }
     Ok(Exit::Success)
+}
+
+/// The folder itself, as an empty path, and those below it, in the order of their names. Of a dataspace only tarnd knows them.
+fn folders(top: &Path) -> Vec<PathBuf> {
+    let mut all = vec![PathBuf::new()];
+    let mut next = 0;
+    while is_path(top) && next < all.len() {
+        let here = top.join(&all[next]);
+        let entries = std::fs::read_dir(here).into_iter().flatten().flatten();
+        let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut inner: Vec<_> = inner
+            .map(|entry| all[next].join(entry.file_name()))
+            .collect();
+        inner.sort();
+        all.extend(inner);
+        next += 1;
+    }
+    all
 }
 
 /// Waits for a change.

@@ -1,0 +1,62 @@
+//! Writers that are killed: what was flushed before is there.
+
+use crate::desk::Desk;
+use crate::linked::said;
+use std::process::Command;
+
+const KILLS: &str = include_str!("kills.py");
+
+/// How many kills on each medium: `TARN_KILLS`, or what a test has time for.
+fn kills() -> u32 {
+    let asked = std::env::var("TARN_KILLS").ok();
+    asked.map_or(24, |n| n.parse().expect("TARN_KILLS is a number"))
+}
+
+/// What came of the rounds: whole, shorter than the superblock says, and others.
+fn counted(what: &str, told: &str) -> [u32; 3] {
+    println!("{what}: whole, too short, otherwise lost: {told}");
+    let mut numbers = told.split_whitespace().map(|n| n.parse().unwrap());
+    [(); 3].map(|()| numbers.next().unwrap())
+}
+
+/// A kill in the middle of a flush leaves a part of what HDF5 writes in it, one after the other, wherever the file lies: about one in 300 such
+/// kills cuts a tree of chunks in two. What is the driver's own is where the file ends, and that is never wrong.
+#[test]
+fn what_was_flushed_outlives_a_killed_writer() {
+    let Some(desk) = Desk::new() else { return };
+    let (rounds, seed) = (kills(), std::process::id());
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let script = desk.path("kills.py");
+    std::fs::write(&script, KILLS).unwrap();
+    let arguments = [script, rounds.to_string(), seed.to_string()];
+    let begun = |mut command: Command| {
+        std::thread::spawn(move || said(command.env("HDF5_USE_FILE_LOCKING", "TRUE")))
+    };
+    let driven = |folder: &std::path::Path| {
+        let mut command = desk.command(&["h5", "exec", "--folder"]);
+        command.arg(folder).args(["--", "env", &desk.python("new")]);
+        command.args(&arguments);
+        begun(command)
+    };
+    let plain = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut sec2 = Command::new(desk.python("new"));
+    sec2.args(&arguments).current_dir(plain.path());
+    let all = [
+        ("in memory", driven(desk.dir.path())),
+        ("on a disk", driven(disk.path())),
+        ("HDF5's own driver, on a disk", begun(sec2)),
+    ];
+    let all = all.map(|(what, ran)| (what, counted(what, &ran.join().unwrap())));
+    for (what, [whole, short, other]) in &all {
+        assert_eq!(whole + short + other, rounds, "{what}");
+        // Three times what HDF5's own order of writes costs in the mean, and what a short test may meet by chance.
+        let allowed = 4 + rounds / 100;
+        assert!(
+            *other <= allowed,
+            "{what}: {other} of {rounds}, seed {seed}"
+        );
+    }
+    for (what, [_, short, _]) in &all[..2] {
+        assert_eq!(*short, 0, "{what}, seed {seed}");
+    }
+}
