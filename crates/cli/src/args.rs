@@ -357,6 +357,14 @@ pub(crate) enum DataCommand {
         /// The dataset
         dataset: String,
     },
+    /// Read all replicas of a dataset again, and compare them with what was published
+    Verify {
+        /// The dataset
+        dataset: String,
+        /// As this run has made it [default: the newest that has made any of it]
+        #[arg(long)]
+        run: Option<String>,
+    },
     /// Copy a tree into a tier, as a named dataset of its own; with --object, a file into the node's object store.
     /// What was put under that name before goes when the new data is there; data that is there already, unchanged, stays
     Put {

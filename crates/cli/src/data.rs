@@ -6,6 +6,7 @@ mod held;
 mod objects;
 mod put;
 mod site;
+mod verify;
 
 use crate::args::{Cli, DataCommand};
 use crate::error::{CliError, CliResult, ExitWith};
@@ -37,6 +38,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         DataCommand::Revoke { dataset, who } => site::grant(dataset, who, false),
         DataCommand::Keep { dataset, time } => site::keep(dataset, time),
         DataCommand::Where { dataset } => where_is(cli, dataset),
+        DataCommand::Verify { dataset, run } => verify::verify(cli, dataset, run.as_deref()),
         DataCommand::Put {
             path,
             name,
@@ -108,6 +110,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         }
         DataCommand::Pin { dataset } => {
             let mut held = Held::find(cli, dataset)?;
+            held.sync()?;
             held.record(ChangeKind::KeptUntil(None))?;
             say!("{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`");
             Ok(Exit::Success)
@@ -121,7 +124,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             let mut held = Held::find(cli, dataset)?;
             let copied = held.copy_to(dest, run.as_deref(), true)?;
             // What belongs to no complete version has not been copied: it stays.
-            held.rows.retain(|r| copied.contains(&r.key));
+            held.rows.retain(|r| copied.contains_key(&r.key));
             held.remove()
         }
     }

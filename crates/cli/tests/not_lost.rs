@@ -155,3 +155,105 @@ fn a_result_whose_record_was_not_written_any_more_is_known_as_tarns_own() {
         assert_eq!(site.read("out/mine"), "by hand\n");
     }
 }
+
+/// A dataset that is kept, and what further steps say.
+fn keeps(more: &str) -> String {
+    format!(
+        "name = \"w\"\n[data.k]\nkeep = \"forever\"\n[[step]]\nname = \"make\"\nout = [\"k\"]\nrun = \"echo right > $TARN_k/f\"\n{more}"
+    )
+}
+
+/// The only file of the only replica of `k`.
+fn replica(site: &Site) -> std::path::PathBuf {
+    let place = site.tarn(&["data", "where", "k", "--json"]).exits(0);
+    let place: serde_json::Value = serde_json::from_str(place.out.trim()).expect("one line");
+    std::path::Path::new(place["path"].as_str().expect("a path")).join("f")
+}
+
+#[test]
+fn a_kept_replica_that_was_changed_is_read_again_before_it_is_used() {
+    let site = Site::new(&keeps(""));
+    site.run().exits(0);
+    site.tarn(&["data", "verify", "k"]).exits(0).says("whole");
+    let file = replica(&site);
+    // Of the same size.
+    fs::write(&file, "wrong\n").expect("its owner may");
+    site.tarn(&["data", "verify", "k"])
+        .exits(1)
+        .says("damaged")
+        .says("tarn run");
+    let json = site.tarn(&["data", "verify", "k", "--json"]).exits(1);
+    let line: serde_json::Value =
+        serde_json::from_str(json.out.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(line["state"], "damaged");
+    site.tarn(&["data", "get", "k", "got"]).exits(1);
+    let reads = keeps(
+        "[data.r]\ndest = \"out\"\n[[step]]\nname = \"read\"\nin = [\"k\"]\nout = [\"r\"]\nrun = \"cat $TARN_k/f > $TARN_r/f\"\n",
+    );
+    site.write("workflow.toml", &reads);
+    site.run().exits(0).says("changed or damaged");
+    assert_eq!(site.read("out/f"), "right\n");
+    // What was only touched is as it was: nothing runs again.
+    site.tarn(&["data", "get", "k", "got"]).exits(0);
+    assert_eq!(site.read("got/f"), "right\n");
+}
+
+#[test]
+fn a_kept_replica_that_was_only_touched_is_used() {
+    let site = Site::new(&keeps(""));
+    site.run().exits(0);
+    let file = fs::File::options().write(true).open(replica(&site));
+    file.and_then(|f| f.set_modified(std::time::SystemTime::UNIX_EPOCH))
+        .expect("touched");
+    site.tarn(&["data", "verify", "k"]).exits(0).says("whole");
+    let again = site.run().exits(0);
+    assert!(!again.err.contains("damaged"), "{}", again.err);
+    site.tarn(&["data", "get", "k", "got"]).exits(0);
+}
+
+#[test]
+fn a_lost_manifest_of_what_is_kept_is_made_again_or_named() {
+    let site = Site::new(&keeps(""));
+    site.run().exits(0);
+    let folder = fs::read_dir(site.path(".tarn/manifests")).expect("there");
+    let folder = folder.map(|e| e.expect("an entry").path()).next();
+    let manifests = fs::read_dir(folder.expect("a workspace")).expect("there");
+    let manifests: Vec<_> = manifests.map(|e| e.expect("an entry").path()).collect();
+    let tear = || {
+        for manifest in &manifests {
+            let whole = fs::read(manifest).expect("read");
+            fs::write(manifest, &whole[..whole.len() / 2]).expect("write");
+        }
+    };
+    tear();
+    site.tarn(&["data", "get", "k", "got"]).exits(0);
+    assert_eq!(site.read("got/f"), "right\n");
+    fs::write(replica(&site), "wrong\n").expect("its owner may");
+    let refused = site.tarn(&["data", "get", "k", "other"]).exits(5);
+    for text in ["manifest", "`k`", "tarn data rm k", "tarn run"] {
+        assert!(refused.err.contains(text), "no {text} in {}", refused.err);
+    }
+    assert!(
+        manifests
+            .iter()
+            .any(|m| refused.err.contains(&m.display().to_string()))
+    );
+}
+
+#[test]
+fn a_drain_that_was_interrupted_is_ended_by_the_next_call() {
+    let site = Site::new(&keeps(""));
+    site.run().exits(0);
+    // All of it was copied, and nothing freed.
+    site.tarn(&["data", "get", "k", "drained"]).exits(0);
+    site.write("half/f", "righ");
+    site.tarn(&["data", "drain", "k", "half"])
+        .exits(2)
+        .says("exists already");
+    site.tarn(&["data", "drain", "k", "drained"])
+        .exits(0)
+        .says("has all of it already")
+        .says("freed");
+    assert_eq!(site.read("drained/f"), "right\n");
+    site.leaves_nothing_on_its_tier();
+}

@@ -17,7 +17,7 @@ use tarn_base::event::{Failure, FailureKind};
 use tarn_base::id::Spot;
 use tarn_base::key::DataKey;
 use tarn_base::layout::{ERASE, TierDir, drained_area};
-use tarn_base::manifest::Manifest;
+use tarn_base::manifest::{Entry, Manifest};
 use tarn_base::nodes::{Cleaned, Own, Staying};
 use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, StoreKey};
@@ -226,8 +226,17 @@ fn holds(
             .mover
             .verify(&root, manifest, &Control::default())
             .is_ok(),
-        (false, seal) => seen(&root, shared.list_replica(&root, seal.is_some()))?
-            .is_some_and(|l| l.entries.len() == manifest.entries.len() && same_shape(&l, manifest)),
+        (false, seal) => {
+            let listed = seen(&root, shared.list_replica(&root, seal.is_some()))?;
+            let listed = listed.filter(|l| same_shape(l, manifest));
+            // What was written since may have the same size.
+            listed.is_some_and(|l| {
+                is_object(&root) || contains(&l, manifest) || {
+                    let found = shared.digest_replica(&root, seal);
+                    found.is_ok_and(|found| found.hash() == manifest.hash())
+                }
+            })
+        }
     })
 }
 
@@ -241,11 +250,13 @@ fn contains(listed: &Manifest, manifest: &Manifest) -> bool {
 
 /// As [`alike`] for whole trees, times apart: nodes of a step may have made equal files at different times.
 fn same_shape(listed: &Manifest, manifest: &Manifest) -> bool {
-    listed.entries.iter().zip(&manifest.entries).all(|(l, e)| {
+    let mut pairs = listed.entries.iter().zip(&manifest.entries);
+    let same = |(l, e): (&Entry, &Entry)| {
         let mut timeless = l.clone();
         timeless.mtime = e.mtime;
         alike(&timeless, e)
-    })
+    };
+    listed.entries.len() == manifest.entries.len() && pairs.all(same)
 }
 
 /// What a clean-up must leave, and what this world knows of it.

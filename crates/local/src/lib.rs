@@ -12,6 +12,7 @@ mod command;
 mod commit;
 mod dests;
 mod drained;
+mod durable;
 mod env;
 pub mod exec;
 mod far;
@@ -60,6 +61,7 @@ pub use dests::{
 };
 
 pub use drained::{is_there, remove_drained};
+pub use durable::sync_file_systems;
 pub use kept::staged;
 pub use launch::GRACE;
 pub use ledger::{held_by_others, vacate};

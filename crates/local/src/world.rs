@@ -5,6 +5,7 @@ mod nodes;
 pub use nodes::leave_tiers;
 
 use crate::command::{COMMAND, with_shells};
+use crate::durable;
 use crate::image::able;
 use crate::image::copy::{Copy, unlist};
 use crate::kept::{self, CHECKPOINTS, Kept};
@@ -689,8 +690,12 @@ impl World for Local {
             Do::Finish { outcome } => {
                 sources::flush(&self.shared);
                 self.done = *outcome == Outcome::Done;
-                if *outcome == Outcome::Done && self.shared.is_home() {
-                    dests::drop_half_rescues(&self.shared);
+                if self.done {
+                    if self.shared.is_home() {
+                        dests::drop_half_rescues(&self.shared);
+                    }
+                    let synced = durable::sync_kept(&self.shared);
+                    synced.map_err(|Failure { message, .. }| WorldError(message))?;
                 }
                 return Ok(());
             }

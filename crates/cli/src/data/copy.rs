@@ -6,6 +6,7 @@ mod outside;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::mover::trees;
 use crate::print::say;
+use anyhow::Context;
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, rename, renameat_with};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -151,6 +152,12 @@ fn file(from: &Path, to: &Path, replace: bool) -> CliResult<CopyReport> {
         let text = format!("the copy cannot get the name {}: {e}", to.display());
         CliError::new(Exit::WorkflowFailed, text)
     })?;
+    // The name is as durable as the content.
+    let above = to.parent().unwrap_or(Path::new("/"));
+    std::fs::File::open(above)
+        .and_then(|folder| folder.sync_all())
+        .with_context(|| format!("cannot sync the folder {}", above.display()))
+        .exit(Exit::WorkflowFailed)?;
     removed.exit(Exit::WorkflowFailed)?;
     Ok(report)
 }

@@ -8,12 +8,12 @@ use crate::mover::trees;
 use crate::print::say;
 use crate::run::open_catalogue;
 use crate::state;
-use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::codes::Exit;
 use tarn_base::event::FailureKind;
+use tarn_base::hash::Hash;
 use tarn_base::history::History;
 use tarn_base::id::DataId;
 use tarn_base::key::DataKey;
@@ -35,6 +35,18 @@ pub(super) struct Held {
     pub(super) rows: Vec<ReplicaRow>,
     _lock: RunLock,
 }
+
+/// What was found of a replica that was read again.
+pub(super) enum Replica {
+    Whole,
+    /// It is not what was published: why.
+    Damaged(String),
+    /// It lies where nothing is seen from here.
+    Elsewhere,
+}
+
+/// The parts of a version, with their content.
+type Parts = BTreeMap<StoreKey, Option<Hash>>;
 
 /// A part: what it must be, and its replicas, the one that is to be read first.
 struct Choice<'a> {
@@ -90,7 +102,7 @@ impl Held {
 
     /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
     /// What two runs have made is never mixed.
-    fn complete(&self, asked: Option<&str>) -> CliResult<BTreeSet<StoreKey>> {
+    fn complete(&self, asked: Option<&str>) -> CliResult<Parts> {
         let of: BTreeSet<&str> = self.rows.iter().map(|r| r.run.as_str()).collect();
         let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
         let listed = runs::list(&self.state).exit(Exit::State)?;
@@ -130,7 +142,7 @@ impl Held {
     }
 
     /// The keys of all parts that a run says the version has, or why it is not all there.
-    fn parts_in(&self, history: &History) -> Result<BTreeSet<StoreKey>, String> {
+    fn parts_in(&self, history: &History) -> Result<Parts, String> {
         let there: BTreeSet<&StoreKey> = self.rows.iter().map(|r| &r.key).collect();
         let (Some(row), Some(start)) = (self.rows.first(), &history.start) else {
             return Err("nothing of it is there".into());
@@ -150,11 +162,9 @@ impl Held {
                 start.run
             ));
         }
-        let keys: BTreeSet<StoreKey> = history
-            .parts_of(data, version)
-            .map(|(_, info)| info.key.clone())
-            .collect();
-        match keys.iter().filter(|k| !there.contains(k)).count() {
+        let parts = history.parts_of(data, version);
+        let keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.hash)).collect();
+        match keys.keys().filter(|k| !there.contains(k)).count() {
             0 => Ok(keys),
             gone => Err(format!(
                 "version {version} of `{name}` is not all there: {gone} of its {} parts, as {} made them, lie nowhere any more",
@@ -165,15 +175,20 @@ impl Held {
     }
 
     /// What there is to choose from for each part: nodes first, what people may have changed last.
-    fn choices(&self, keys: &BTreeSet<StoreKey>) -> CliResult<Vec<Choice<'_>>> {
+    fn choices(&self, parts: &Parts) -> CliResult<Vec<Choice<'_>>> {
         let mut rows: BTreeMap<&StoreKey, Vec<&ReplicaRow>> = BTreeMap::new();
-        for row in self.rows.iter().filter(|r| keys.contains(&r.key)) {
+        for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
             rows.entry(&row.key).or_default().push(row);
         }
-        rows.into_values().map(|r| self.choice(r)).collect()
+        let choice = |(key, rows)| self.choice(rows, parts.get(key).copied().flatten());
+        rows.into_iter().map(choice).collect()
     }
 
-    fn choice<'a>(&self, mut replicas: Vec<&'a ReplicaRow>) -> CliResult<Choice<'a>> {
+    fn choice<'a>(
+        &self,
+        mut replicas: Vec<&'a ReplicaRow>,
+        recorded: Option<Hash>,
+    ) -> CliResult<Choice<'a>> {
         if replicas.iter().all(|r| !is_here(&r.at)) {
             let nodes = elsewhere(replicas.iter().copied());
             return Err(CliError::new(
@@ -190,19 +205,56 @@ impl Held {
             StoredAt::Drained(_) => 1,
             StoredAt::External(_) => 2,
         });
-        // Every replica of a part has the same manifest.
-        let row = replicas[0];
-        let path = self.state.manifest(&row.workspace, &row.key);
-        let bytes = std::fs::read(&path)
-            .with_context(|| format!("cannot read the manifest {}", path.display()))
-            .exit(Exit::State)?;
-        let manifest = Manifest::decode(&bytes).exit(Exit::State)?;
-        let key = self.key(row)?;
+        let key = self.key(replicas[0])?;
+        let manifest = self.manifest(&replicas, recorded, key.as_ref())?;
         Ok(Choice {
             manifest,
             replicas,
             key,
         })
+    }
+
+    /// What every replica of a part must hold. Where the manifest is lost or damaged, a replica that has the content which the run has recorded
+    /// tells it.
+    fn manifest(
+        &self,
+        replicas: &[&ReplicaRow],
+        recorded: Option<Hash>,
+        key: Option<&Arc<DataKey>>,
+    ) -> CliResult<Manifest> {
+        let row = replicas[0];
+        let path = self.state.manifest(&row.workspace, &row.key);
+        let read = std::fs::read(&path).map_err(anyhow::Error::from);
+        let why = match read.and_then(|bytes| Ok(Manifest::decode(&bytes)?)) {
+            Ok(manifest) => return Ok(manifest),
+            Err(why) => why,
+        };
+        let (mover, control) = (trees(), Control::default());
+        let alone = replicas
+            .iter()
+            .filter(|r| !matches!(r.at, StoredAt::External(_)));
+        for replica in alone {
+            let found = match key {
+                None => mover.digest(&replica.path(), &control),
+                Some(key) => mover.digest_sealed(&replica.path(), key, &control),
+            };
+            if let Ok(found) = found
+                && recorded.is_some()
+                && found.hash() == recorded
+            {
+                return Ok(found);
+            }
+        }
+        Err(CliError::new(
+            Exit::State,
+            format!(
+                "the manifest {} of a part of `{}` cannot be used: {why:#}; no replica that is seen from here holds what {} recorded. \
+                 `tarn data rm {1}`, then `tarn run` makes it again",
+                path.display(),
+                row.dataset,
+                row.run
+            ),
+        ))
     }
 
     /// The key of a part of an encrypted dataset.
@@ -224,12 +276,8 @@ impl Held {
     }
 
     /// Copies the version out; the keys of its parts. Where it is to be freed afterwards, what was put is read again.
-    pub(super) fn copy_to(
-        &self,
-        dest: &Path,
-        run: Option<&str>,
-        frees: bool,
-    ) -> CliResult<BTreeSet<StoreKey>> {
+    /// What an earlier call has put there whole is not put again.
+    pub(super) fn copy_to(&self, dest: &Path, run: Option<&str>, frees: bool) -> CliResult<Parts> {
         if let Some(at) = ObjectUrl::of(dest) {
             let refused = |why| format!("{} is no place in an object store: {why}", shown(dest));
             let at = at.map_err(|why| CliError::new(Exit::Usage, refused(why)))?;
@@ -237,6 +285,14 @@ impl Held {
         }
         let dest = std::path::absolute(dest).exit(Exit::Usage)?;
         if dest.symlink_metadata().is_ok() {
+            let known = self.complete(run);
+            if let Ok(keys) = known
+                && holds(&dest, &self.choices(&keys)?)
+            {
+                sync([dest.as_path()].into_iter())?;
+                say!("{} has all of it already", dest.display());
+                return Ok(keys);
+            }
             return Err(CliError::new(
                 Exit::Usage,
                 format!("{} exists already; choose another place", dest.display()),
@@ -253,12 +309,7 @@ impl Held {
     }
 
     /// The same to a tree of an object store, where an interrupted call has left what the next one goes on with.
-    fn put_to(
-        &self,
-        dest: ObjectUrl,
-        run: Option<&str>,
-        frees: bool,
-    ) -> CliResult<BTreeSet<StoreKey>> {
+    fn put_to(&self, dest: ObjectUrl, run: Option<&str>, frees: bool) -> CliResult<Parts> {
         let keys = self.complete(run)?;
         let owner = self.rows.first().map_or(String::new(), |row| {
             format!("{}/{}", row.workspace, row.dataset)
@@ -281,6 +332,35 @@ impl Held {
         .exit(Exit::WorkflowFailed)?;
         say!("{} copied to {dest}", Bytes(report.bytes + report.resumed));
         Ok(keys)
+    }
+
+    /// Reads all replicas of the version, as a run has made it.
+    pub(super) fn read_all(&self, run: Option<&str>) -> CliResult<Vec<(&ReplicaRow, Replica)>> {
+        let parts = self.complete(run)?;
+        let mut all = Vec::new();
+        for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
+            if !is_here(&row.at) {
+                all.push((row, Replica::Elsewhere));
+                continue;
+            }
+            let recorded = parts.get(&row.key).copied().flatten();
+            let read = match self.choice(vec![row], recorded) {
+                Ok(choice) => choice.read(&trees()).map_err(|e| e.to_string()),
+                Err(e) => Err(format!("{:#}", e.error)),
+            };
+            let is = read.map_or_else(Replica::Damaged, |()| Replica::Whole);
+            all.push((row, is));
+        }
+        Ok(all)
+    }
+
+    /// What lies here is on its devices, with what describes it.
+    pub(super) fn sync(&self) -> CliResult<()> {
+        let here = self.rows.iter().filter(|r| is_here(&r.at));
+        let paths: Vec<PathBuf> = here.map(ReplicaRow::path).collect();
+        let folders = paths.iter().filter(|p| !is_object(p) && p.is_dir());
+        let state = self.state.0.as_path();
+        sync(folders.map(PathBuf::as_path).chain([state]))
     }
 
     pub(super) fn record(&mut self, change: ChangeKind) -> CliResult<()> {
@@ -316,9 +396,25 @@ fn is_put(dest: &ObjectUrl, owner: &str, parts: &[Choice<'_>]) -> Result<bool, M
     if !mover.is_delivered(&dest, owner, &control)? {
         return Ok(false);
     }
-    let manifests: Vec<&Manifest> = parts.iter().map(|p| &p.manifest).collect();
-    let meant = merge(&manifests).ok().and_then(|merged| merged.hash());
+    let meant = hash_of(parts);
     Ok(meant.is_some() && mover.digest(&dest, &control)?.hash() == meant)
+}
+
+/// The same of a folder: whether it is just this.
+fn holds(folder: &Path, parts: &[Choice<'_>]) -> bool {
+    let meant = hash_of(parts);
+    let found = trees().digest(folder, &Control::default());
+    folder.is_dir() && meant.is_some() && found.is_ok_and(|found| found.hash() == meant)
+}
+
+fn hash_of(parts: &[Choice<'_>]) -> Option<Hash> {
+    let manifests: Vec<&Manifest> = parts.iter().map(|p| &p.manifest).collect();
+    merge(&manifests).ok().and_then(|merged| merged.hash())
+}
+
+fn sync<'a>(places: impl Iterator<Item = &'a Path>) -> CliResult<()> {
+    let synced = tarn_local::sync_file_systems(places);
+    synced.map_err(|failure| CliError::new(Exit::State, failure.message))
 }
 
 /// What the removal of replicas has done, in words: a `dest` is the user's, and stays.
@@ -411,25 +507,35 @@ impl Choice<'_> {
         }
     }
 
+    /// Reads the replica that is to be read first, and compares it with what it must hold.
+    fn read(&self, mover: &dyn Mover) -> Result<(), MoverError> {
+        let (path, control) = (self.replicas[0].path(), Control::default());
+        let same = |is: bool| {
+            let other = || MoverError::new(FailureKind::Corrupt, "it has other content");
+            is.then_some(()).ok_or_else(other)
+        };
+        match (self.source().sealed, &self.replicas[0].at) {
+            (Some(key), _) => {
+                let found = mover.digest_sealed(&path, &key, &control)?;
+                same(found.hash() == self.manifest.hash())
+            }
+            // There the other parts of the version lie as well.
+            (None, StoredAt::External(_)) => {
+                let found = mover.digest(&path, &control)?;
+                let mut all = self.manifest.entries.iter();
+                same(all.all(|e| found.find(&e.path).is_some_and(|f| f.same_content(e))))
+            }
+            (None, _) => mover.verify(&path, &self.manifest, &control),
+        }
+    }
+
     /// Turns from a damaged replica to the next, if there is one.
     fn leave_damaged(&mut self, mover: &dyn Mover) -> bool {
         if self.replicas.len() < 2 {
             return false;
         }
         let path = self.replicas[0].path();
-        let control = Control::default();
-        let sealed = self.source().sealed;
-        let verified = match sealed {
-            None => mover.verify(&path, &self.manifest, &control),
-            Some(key) => mover
-                .digest_sealed(&path, &key, &control)
-                .and_then(|found| {
-                    let same = found.hash() == self.manifest.hash();
-                    let other = || MoverError::new(FailureKind::Corrupt, "it has other content");
-                    same.then_some(()).ok_or_else(other)
-                }),
-        };
-        let Err(e) = verified else {
+        let Err(e) = self.read(mover) else {
             return false;
         };
         say!(
