@@ -211,6 +211,9 @@ pub struct Step {
     pub restart: Option<Restart>,
     /// The tier its outputs are written to (by name).
     pub tier: Option<String>,
+    /// It uses `/tmp` and its like as all programs of a node do; else it has its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared_tmp: bool,
     /// Steps that must have ended before, beside those its data comes from.
     pub after: Vec<StepId>,
     /// One instance for each element.

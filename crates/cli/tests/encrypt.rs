@@ -21,7 +21,7 @@ encrypt = true
 name = "count"
 foreach = "text/*.txt"
 run = """
-cp $TARN_text/$TARN_ITEM left-behind
+cp $TARN_text/$TARN_ITEM left-behind; cp $TARN_text/$TARN_ITEM /tmp/; cp $TARN_text/$TARN_ITEM /var/tmp/
 if grep -rq --exclude-dir=at kryptonite TIER; then echo in clear; exit 9; fi
 (cat $TARN_text/$TARN_ITEM; wc -w < $TARN_text/$TARN_ITEM) > $TARN_counts/$TARN_ITEM
 """

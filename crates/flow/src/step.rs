@@ -18,6 +18,7 @@ const KEYS: &[&str] = &[
     "run",
     "prelude",
     "shell",
+    "tmp",
     "env",
     "nodes",
     "tasks",
@@ -63,6 +64,7 @@ pub(crate) struct RawStep {
     pub(crate) run: String,
     pub(crate) prelude: Option<String>,
     pub(crate) shell: Option<String>,
+    pub(crate) shared_tmp: Option<bool>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) nodes: Option<Located<u32>>,
     pub(crate) tasks: Option<Located<u32>>,
@@ -120,12 +122,14 @@ pub(crate) fn read(out: &mut Findings, top: &Section<'_>) -> Vec<RawStep> {
         return Vec::new();
     }
     let shell = top.filled(out, "shell", SHELL).map(|s| s.value);
+    let shared_tmp = shared_tmp(out, top);
     let mut steps = Vec::with_capacity(list.len());
     for (i, value) in list.iter().enumerate() {
         match value.get_ref().as_table() {
             Some(table) => {
                 let mut step = step(out, i, table, place(value));
                 step.shell = step.shell.or_else(|| shell.clone());
+                step.shared_tmp = step.shared_tmp.or(shared_tmp);
                 steps.push(step);
             }
             None => out.add_breaking(not_steps(&format!("step {}", i + 1), value)),
@@ -173,6 +177,7 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
         run: run.map(|r| r.value).unwrap_or_default(),
         prelude: prelude.map(|p| p.value),
         shell: shell.map(|s| s.value),
+        shared_tmp: shared_tmp(out, &section),
         env: env(out, &section),
         nodes: section.count(out, "nodes", 1, bounds::MAX_NODES as u32),
         tasks: section.count(out, "tasks", 1, MAX_TASKS),
@@ -199,6 +204,24 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
     out.uses_broken |= section.get("max").is_some() && step.max.is_none();
     out.uses_broken |= section.get("foreach").is_some() && step.foreach.is_none();
     step
+}
+
+/// Whether `/tmp` is that of all.
+fn shared_tmp(out: &mut Findings, section: &Section<'_>) -> Option<bool> {
+    let word = section.string(out, "tmp", "\"shared\"")?;
+    match word.value.as_str() {
+        "shared" => Some(true),
+        "private" => Some(false),
+        other => {
+            let message = format!("`tmp` of {} cannot be {}", section.what, quoted(other));
+            out.add(
+                Finding::error(Code::BadValue, message)
+                    .at(word.span, "not known")
+                    .help("write \"private\" for a /tmp of the step's own, \"shared\" for that of the node"),
+            );
+            None
+        }
+    }
 }
 
 /// How long after an image the next is taken where nothing is said, in nanoseconds: at a failure a day it costs 5 minutes of work on

@@ -386,7 +386,11 @@ impl<'a> Here<'a> {
             let outs = ready.outs.values().cloned();
             let kept = self.kept().ok().flatten().map(|k| k.tier);
             shared.writers.add(Writer {
-                folders: outs.chain(kept).chain([ready.scratch.clone()]).collect(),
+                folders: outs
+                    .chain(kept)
+                    .chain([ready.scratch.clone()])
+                    .chain(ready.tmp.clone())
+                    .collect(),
                 reserve: run.reserve,
                 node: self.name.clone(),
                 tier: tier.name.clone(),

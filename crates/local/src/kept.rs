@@ -47,7 +47,7 @@ pub fn staged(workspace: &str, run: &str) -> PathBuf {
 }
 
 /// A folder that nobody else can write to.
-fn own_memory() -> PathBuf {
+pub(crate) fn own_memory() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     PathBuf::from(format!("/dev/shm/tarn-phx-{user}"))
 }

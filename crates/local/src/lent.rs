@@ -191,6 +191,7 @@ fn start(terms: &Terms) -> Result<(Helper, Door), String> {
                 at: None,
             }),
             room: None,
+            tmp: None,
             images: None,
         },
         note: folder.join(HELPER_NOTE),

@@ -84,6 +84,7 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             command: Some(plain_shell("touch ok && ! touch ../no 2>/dev/null")),
             shared: None,
             room: None,
+            tmp: None,
             images: None,
         },
         note,

@@ -4,7 +4,7 @@ use crate::command;
 use crate::env::{self, Paths};
 use crate::image::copy::Lists;
 use crate::image::{self, Image, Plan, alone};
-use crate::kept::{self, CHECKPOINTS, Kept};
+use crate::kept::{self, CHECKPOINTS, Kept, own_memory};
 use crate::launch::{Launch, Told};
 use crate::partitions;
 use crate::protocol::{Bind, Isolation, Spec};
@@ -12,6 +12,7 @@ use crate::provider::{self, Part};
 use crate::room::Room;
 use crate::shared::{Delivery, Shared};
 use crate::store::{failure, io_failure, is_folder, make_folder, warn};
+use crate::tmp::{self, Own};
 use crate::transfer::take_back;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -20,6 +21,7 @@ use tarn_base::action::{Held, Run};
 use tarn_base::event::{Event, Failure, FailureKind, Imaged};
 use tarn_base::id::{DataId, Spot};
 use tarn_base::manifest::Manifest;
+use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, Verify};
 use tarn_base::workflow::{Checkpoints, Distribution, Role, Step};
 use tarn_ports::{Control, CopyJob, CopySource, MoverError};
@@ -104,6 +106,8 @@ pub(crate) struct Ready {
     pub(crate) scratch: PathBuf,
     /// The folders that become outputs.
     pub(crate) outs: BTreeMap<DataId, PathBuf>,
+    /// Where the folders lie that it has in the place of those of everybody.
+    pub(crate) tmp: Option<PathBuf>,
 }
 
 /// The work folder of an attempt on a node.
@@ -184,12 +188,13 @@ impl NodeSetup<'_> {
             }
             data.insert(need.name.to_owned(), show(folder, need.name, writable));
         }
+        let (mut tmp, made) = self.tmp()?;
         let mut images = None;
         let checkpoints = match self.step.restart {
             Some(restart) => {
                 let kept = Kept::new(self.shared, self.run.instance, self.spot)?;
                 kept.make(restart.from)?;
-                images = self.images(&kept.tier, &scratch, &outs, control)?;
+                images = self.images(&kept.tier, &scratch, (&outs, tmp.as_ref()), control)?;
                 if let (Some(plan), true) = (&mut images, restart.alone) {
                     let at = self.work.join(ALONE);
                     make_folder(&at)?;
@@ -237,8 +242,10 @@ impl NodeSetup<'_> {
         if let (Some(plan), Some(seen)) = (&mut images, &checkpoints) {
             plan.folder.clone_from(&seen.folder);
             for (name, folder) in &mut plan.own {
+                let mut tmp = tmp.iter().flat_map(Own::in_images);
+                let of_tmp = tmp.find_map(|(own, _, at)| (own == *name).then_some(at));
                 let shown = data.get(name).unwrap_or(&seen_scratch);
-                folder.clone_from(shown);
+                *folder = of_tmp.unwrap_or_else(|| shown.clone());
             }
             let memory = plan.alone.as_deref().map(alone::memory);
             let memory = memory.map(|folder| (alone::MEMORY.to_owned(), folder));
@@ -254,6 +261,14 @@ impl NodeSetup<'_> {
             exec,
         };
         let env = env::environment(self.shared, self.step, self.run, &self.name, &paths);
+        if let (Some(own), Some(made)) = (&mut tmp, &made) {
+            own.sees_what_it_names(self.step, &env);
+            binds.push(Bind {
+                from: room.map_or(made.clone(), |room| room.inside(made)),
+                to: self.work.join(tmp::WITHIN),
+                writable: true,
+            });
+        }
         let spec = Spec {
             isolate: self.shared.isolation,
             node: self.name.clone(),
@@ -267,6 +282,7 @@ impl NodeSetup<'_> {
             command,
             shared,
             room: self.room.map(Room::mounted),
+            tmp,
             images,
         };
         let told = match &spec.images {
@@ -278,6 +294,7 @@ impl NodeSetup<'_> {
             work: self.work,
             scratch,
             outs,
+            tmp: made,
         };
         let meter = self.shared.meter.clone();
         let meter = meter.map(|meter| (meter, self.step.cores));
@@ -290,12 +307,50 @@ impl NodeSetup<'_> {
         Ok((ready, launch))
     }
 
+    /// What the step has in the place of folders of everybody, and where it lies. Of encrypted data nothing is to lie on the tier either.
+    fn tmp(&self) -> Result<(Option<Own>, Option<PathBuf>), Failure> {
+        if self.step.shared_tmp || self.shared.isolation == Isolation::Group {
+            return Ok((None, None));
+        }
+        let within = self.work.join(tmp::WITHIN);
+        make_folder(&within)?;
+        let made = match self.room {
+            Some(room) => room.folder(tmp::WITHIN),
+            None => within.clone(),
+        };
+        let shared = self.shared;
+        let tiers = shared.own_tiers();
+        let mut named: Vec<PathBuf> = tiers
+            .map(|(_, _, t)| t.root.join(&shared.workspace))
+            .collect();
+        let workflow = &shared.workflow;
+        let data = workflow.data.iter();
+        let places = data.flat_map(|d| [d.source.clone(), d.dest.clone()]);
+        named.extend(places.chain([workflow.external.clone()]).flatten());
+        named.extend([workflow.folder.clone(), shared.state.0.clone()]);
+        named.extend([tmp::folder_of(shared.helper.clone()), own_memory()]);
+        named.extend(tmp::by_name());
+        let images = self
+            .step
+            .restart
+            .is_some_and(|r| r.from == Checkpoints::Image);
+        if let (true, Some(Ok(criu))) = (images, &shared.imaging) {
+            named.push(tmp::folder_of(criu.program.clone()));
+        }
+        named.retain(|path| !is_object(path));
+        // What processes share in memory is in no image, but of a step that is alone, which sees to that itself.
+        let own = Own::new(&within, !images, named);
+        own.make(&made)
+            .map_err(|e| io_failure("make the folders in", &made, &e))?;
+        Ok((Some(own), Some(made)))
+    }
+
     /// Images of a step of this kind: its own folders become what they were in the one that it goes on from.
     fn images(
         &mut self,
         folder: &Path,
         scratch: &Path,
-        outs: &BTreeMap<DataId, PathBuf>,
+        (outs, tmp): (&BTreeMap<DataId, PathBuf>, Option<&Own>),
         control: &Control,
     ) -> Result<Option<Plan>, Failure> {
         let every = self.step.restart.and_then(|r| r.every);
@@ -310,6 +365,11 @@ impl NodeSetup<'_> {
         for (data, folder) in outs {
             own.push((self.shared.dataset(*data)?.name.clone(), folder.clone()));
         }
+        own.extend(
+            tmp.into_iter()
+                .flat_map(Own::in_images)
+                .map(|(name, folder, _)| (name, folder)),
+        );
         let from = self.image.take();
         if let Some(image) = &from {
             for (name, to) in &own {

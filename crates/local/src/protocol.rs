@@ -3,6 +3,7 @@
 
 use crate::image::Plan;
 use crate::provider::{self, Door};
+use crate::tmp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -69,6 +70,9 @@ pub(crate) struct Spec {
     /// The room that was asked for: what is bound of it is all that the step sees of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) room: Option<PathBuf>,
+    /// What it has in the place of folders of everybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tmp: Option<tmp::Own>,
     /// Images of its processes, if any are to be taken, and the one that it goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) images: Option<Plan>,

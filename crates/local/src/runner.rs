@@ -13,6 +13,7 @@ use crate::protocol::{Channel, End, Isolation, Order, Report, Spec, Used};
 use crate::provider::gluster::Gluster;
 use crate::provider::{Door, Provider, fill};
 use crate::store::warn;
+use crate::tmp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::io;
@@ -278,6 +279,8 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
     } else if spec.images.is_some() {
         own.map_err(|e| explain("images of a step's processes need a /proc of its own", &e))?;
     }
+    // Last: what was mounted before is shown again with the folders that it lies in.
+    tmp::begin(spec)?;
     Ok(guests)
 }
 

@@ -99,6 +99,7 @@ fn step(name: &str, nodes: u32, uses: Vec<Use>) -> Step {
         run: "true".into(),
         prelude: None,
         shell: None,
+        shared_tmp: false,
         env: BTreeMap::new(),
         nodes,
         tasks: nodes * 2,

@@ -95,6 +95,7 @@ fn step(at: u32, run: String) -> Step {
         run,
         prelude: None,
         shell: None,
+        shared_tmp: false,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

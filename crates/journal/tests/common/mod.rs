@@ -100,6 +100,7 @@ fn step(name: &str, uses: Vec<Use>) -> Step {
         run: format!("{name}.sh \"ä\\n\""),
         prelude: None,
         shell: None,
+        shared_tmp: false,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

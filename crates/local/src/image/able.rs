@@ -197,6 +197,7 @@ impl Trial<'_> {
             })),
             shared: None,
             room: None,
+            tmp: None,
             images: Some(Plan {
                 criu: self.criu.clone(),
                 // The shell has begun by then, whatever else the machine does; it does not matter if not.

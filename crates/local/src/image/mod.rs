@@ -36,7 +36,7 @@ const TAKING: &str = ".taking";
 /// What takes and restores images here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Criu {
-    program: PathBuf,
+    pub(crate) program: PathBuf,
     /// It has its rights in a user namespace only.
     unprivileged: bool,
 }

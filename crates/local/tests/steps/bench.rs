@@ -90,6 +90,7 @@ pub(crate) fn step(run: &str, uses: Vec<Use>) -> Step {
         run: run.into(),
         prelude: None,
         shell: None,
+        shared_tmp: false,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

@@ -10,6 +10,7 @@ mod running;
 mod sealed;
 mod shell;
 mod sockets;
+mod tmp;
 mod whole;
 
 use libtest_mimic::{Arguments, Trial};
@@ -35,6 +36,7 @@ fn run_all() -> ExitCode {
         sealed::TESTS,
         shell::TESTS,
         sockets::TESTS,
+        tmp::TESTS,
         moving::TESTS,
         multi::TESTS,
         crashes::TESTS,

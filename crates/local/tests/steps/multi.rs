@@ -172,6 +172,8 @@ b" || exit 15
         "$HELPER" exec n7 -- true; test $? = 255 || exit 16
         "$HELPER" exec n1 -- /no/such/program; test $? = 127 || exit 17
         MINE=here "$HELPER" exec n1 -- sh -c 'test $MINE = here' || exit 18
+        echo both > /tmp/of-0; "$HELPER" exec n0 -- grep -q both /tmp/of-0 || exit 30
+        "$HELPER" exec n1 -- test -e /tmp/of-0 && exit 31
         echo own > scratch-of-0; "$HELPER" exec n1 -- ls scratch-of-0 && exit 19
         true"#;
     let Some(mut bench) = bench(vec![], run, vec![]) else {

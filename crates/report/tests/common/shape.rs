@@ -125,6 +125,7 @@ pub(crate) fn step(
         run: format!("{name}.sh"),
         prelude: None,
         shell: None,
+        shared_tmp: false,
         env: BTreeMap::new(),
         nodes: 1,
         tasks: 1,

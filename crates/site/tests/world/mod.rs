@@ -122,6 +122,7 @@ pub(crate) fn script(
         run: String::new(),
         prelude: None,
         shell: None,
+        shared_tmp: false,
         env: BTreeMap::new(),
         nodes,
         tasks: nodes,
