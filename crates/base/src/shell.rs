@@ -6,6 +6,9 @@ pub const BASH: &str = "bash -euo pipefail";
 /// The same where there is no `bash`.
 pub const PLAIN: &str = "sh -eu";
 
+/// The variable that says that a job's number in `SLURM_JOB_ID` is tarn's own: there is no such job.
+pub const OWN_JOB: &str = "TARN_JOB_ID";
+
 /// Shells that know `set` as POSIX has it.
 const KNOW_SET: &[&str] = &["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"];
 /// Options of theirs that `set` takes too. Any other has a meaning at the start only.

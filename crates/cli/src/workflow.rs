@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tarn_base::bounds::MAX_WORKFLOW_BYTES;
 use tarn_base::codes::Exit;
-use tarn_flow::{Parsed, Rejected, Script};
+use tarn_flow::{Code, Note, Parsed, Rejected, Script};
 
 /// Bytes of a script that are read to tell whether it has changed: more is no script that somebody wrote.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
@@ -42,7 +42,9 @@ pub(crate) fn load_with_files(
         texts => of_scripts(texts, folder)?,
     };
     for note in &parsed.notes {
-        say!("note: {note}");
+        if !(note.kind() == Code::NoteUnsetVariable && is_set_around(note)) {
+            say!("note: {note}");
+        }
     }
     let files = RefCell::new(files);
     parsed.finish_codes(&|path| {
@@ -51,6 +53,13 @@ pub(crate) fn load_with_files(
         Some(bytes)
     });
     Ok((parsed, files.into_inner()))
+}
+
+/// Whether the variable that is named is set here, or all that Slurm sets are: in a job.
+fn is_set_around(note: &Note) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let named = note.message().split('`').nth(1);
+    is_set("SLURM_JOB_ID") || named.is_some_and(is_set)
 }
 
 fn of_scripts(texts: &[(PathBuf, String)], folder: Option<&Path>) -> CliResult<(Parsed, Files)> {

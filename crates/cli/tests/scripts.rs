@@ -127,3 +127,65 @@ fn mistakes_are_shown_where_they_are() {
     );
     site.tarn(&arguments(&site, "plan", &["none.sh"])).exits(7);
 }
+
+/// A folder of its own by the number of the job, removed at the end: where the variable is empty that is everybody's.
+#[test]
+fn scripts_have_a_number_of_their_own_where_there_is_no_slurm() {
+    let site = Site::new("").with(&["--nodes", "2"]);
+    site.write("scratch/other/data", "precious");
+    site.write(
+        "inner.toml",
+        "name = \"inner\"\n[[step]]\nname = \"s\"\nrun = \"true\"\n",
+    );
+    site.write(
+        "tidy.sh",
+        "#!/bin/bash\n#SBATCH --job-name=tidy --array=1-9:4 --ntasks=2 --cpus-per-task=1\n#TARN data.o.dest = \"res\"\n#TARN [[step]]\n\
+         #TARN out = [\"o\"]\nset -eu\nS=$SLURM_SUBMIT_DIR/scratch/$SLURM_JOB_ID\nmkdir \"$S\"; touch \"$S/$SLURM_JOB_PARTITION\"\n\
+         echo $SLURM_JOB_ID $SLURM_JOBID $SLURM_ARRAY_JOB_ID > $TARN_o/ids.$SLURM_ARRAY_TASK_ID\n\
+         echo $SLURM_JOB_NAME $SLURM_NTASKS $SLURM_CPUS_PER_TASK $SLURM_NNODES $SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE \
+         $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MIN-$SLURM_ARRAY_TASK_MAX:$SLURM_ARRAY_TASK_STEP > $TARN_o/about.$SLURM_ARRAY_TASK_ID\n\
+         test $SLURM_TMPDIR = $TARN_SCRATCH\ntarn plan \"$SLURM_SUBMIT_DIR/inner.toml\" > /dev/null\ncd /; rm -rf \"$S\"\n",
+    );
+    let run = || {
+        let planned = site.tarn(&arguments(&site, "plan", &["tidy.sh"])).exits(0);
+        planned.says("`SLURM_JOB_PARTITION` is not set where there is no Slurm");
+        let mut command = site.command(&arguments(&site, "run", &["tidy.sh"]));
+        command.env("SLURM_JOB_PARTITION", "short");
+        let ran = common::Ran::of(command.output().expect("tarn")).exits(0);
+        assert!(!ran.err.contains("no Slurm"), "{}", ran.err);
+        let mut ids: Vec<u64> = Vec::new();
+        for item in [1, 5, 9] {
+            let text = site.read(&format!("res/ids.{item}"));
+            let own: Vec<u64> = text
+                .split_whitespace()
+                .map(|n| n.parse().expect("a number"))
+                .collect();
+            let [id, same, array] = own[..] else {
+                panic!("{text}")
+            };
+            assert!(id == same && id >= 1_000_000_000, "{text}");
+            ids.extend([id, array]);
+            let about = site.read(&format!("res/about.{item}"));
+            assert!(about.starts_with("tidy 2 1 1 node"), "{about}");
+            assert!(about.ends_with(" 2 3 1-9:4\n"), "{about}");
+        }
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 4, "three jobs and the array");
+        ids
+    };
+    let first = run();
+    assert_eq!(site.read("scratch/other/data"), "precious");
+    assert_eq!(
+        std::fs::read_dir(site.path("scratch")).expect("it").count(),
+        1
+    );
+    // Another run has other numbers.
+    let changed = site.read("tidy.sh") + "# again\n";
+    site.write("tidy.sh", &changed);
+    let second = run();
+    assert!(
+        second.iter().all(|id| !first.contains(id)),
+        "{first:?} {second:?}"
+    );
+}

@@ -78,6 +78,7 @@ codes! {
     NoteUnusedPartition = "note_unused_partition",
     NoteUnreadOutput = "note_unread_output",
     NoteUnreadDirective = "note_unread_directive",
+    NoteUnsetVariable = "note_unset_variable",
 }
 
 /// A file and its text, shared by all findings about it.

@@ -3,6 +3,7 @@
 //! docs/workflow-file.md, "In sbatch scripts".
 
 mod sbatch;
+mod variables;
 
 use crate::diag::{Code, Finding, Findings, Rejected, quoted};
 use crate::parsed::{Parsed, check, refuse, syntax, too_large};
@@ -95,6 +96,7 @@ pub fn parse_scripts(scripts: &[Script<'_>], folder: &Path) -> Result<Parsed, Re
     let mut ignored = Vec::new();
     for (script, start) in scripts.iter().zip(&starts) {
         ignored.extend(unread(script.text).map(|span| not_read(span, *start)));
+        ignored.extend(variables::not_set(script.text).map(|read| variables::note(read, *start)));
     }
     match out.is_empty() {
         true => {

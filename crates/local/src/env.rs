@@ -64,6 +64,7 @@ pub(crate) fn environment(
         env.extend(own.map(|(name, path)| (name.into(), path)));
         env.insert(EXEC_DIRS.into(), exec_folders(shared, run));
     }
+    crate::jobs::describe(&mut env, shared, (step, run), node, paths.scratch);
     let mut set = |name: &str, value: &OsStr| {
         env.insert(format!("TARN_{name}").into(), value.into());
     };

@@ -21,6 +21,7 @@ mod here;
 mod hints;
 pub mod image;
 mod inventory;
+mod jobs;
 mod kept;
 pub mod keys;
 mod launch;

@@ -2,6 +2,7 @@
 
 use crate::drained::is_there;
 use crate::image::Criu;
+use crate::jobs::Jobs;
 use crate::keys::DataKeys;
 use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
@@ -85,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) deliveries: Sender<Delivery>,
     /// Steps that write to tiers in memory.
     pub(crate) writers: Arc<Writers>,
+    /// The numbers of jobs that are none of Slurm's.
+    pub(crate) jobs: Jobs,
     /// What steps and movement are bound to, where there are several.
     pub(crate) sockets: Option<Sockets>,
 }

@@ -8,6 +8,7 @@ use crate::command::{COMMAND, with_shells};
 use crate::durable;
 use crate::image::able;
 use crate::image::copy::{Copy, unlist};
+use crate::jobs::Jobs;
 use crate::kept::{self, CHECKPOINTS, Kept};
 use crate::keys::{DataKeys, Wrapping};
 use crate::launch::{Leaving, Urgency};
@@ -197,6 +198,7 @@ impl Local {
         let mut workflow = config.workflow;
         with_shells(&mut workflow, &config.caller_env);
         let shared = Arc::new(Shared {
+            jobs: Jobs::new(&config.workspace, &config.run),
             run: config.run,
             workspace: config.workspace,
             workflow,

@@ -4,6 +4,7 @@ use crate::SlurmError;
 use crate::command::{answer, hostnames};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tarn_base::shell::OWN_JOB;
 
 /// For a command that asks slurmctld: it may be busy, but not for long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,6 +32,10 @@ impl Allocation {
         let Some(job) = variable("SLURM_JOB_ID") else {
             return Ok(None);
         };
+        // The script of a job that `tarn run` plays where there is no Slurm.
+        if variable(OWN_JOB).is_some_and(|own| own == job) {
+            return Ok(None);
+        }
         if !job.bytes().all(|b| b.is_ascii_digit()) {
             let what = format!("SLURM_JOB_ID is `{job}`, which is no job's number");
             return Err(SlurmError::Environment { what });

@@ -102,7 +102,11 @@ impl Job {
         let name = said(Said::Name).map(|given| given.text.clone());
         let mut job = Self {
             script: script.to_owned(),
-            name: step_name(&name.unwrap_or_else(|| stem.to_string_lossy().into_owned())),
+            name: step_name(
+                &name
+                    .clone()
+                    .unwrap_or_else(|| stem.to_string_lossy().into_owned()),
+            ),
             place: start..start + first.len(),
             keys: Vec::new(),
         };
@@ -180,16 +184,30 @@ impl Job {
         {
             job.say("time", format!("{seconds} s").into(), &given.span);
         }
+        let place = job.place.clone();
+        let file = Path::new(script).file_name().unwrap_or_default();
+        let called = name.unwrap_or_else(|| file.to_string_lossy().into_owned());
+        let mut env = vec![("SLURM_JOB_NAME", called.replace("{item}", "item"))];
+        let mut at = place.clone();
         if let Some(given) = said(Said::Array)
             && let Some(all) = checked(out, given, array(&given.text, elements))
         {
+            let apart = all.windows(2).map(|two| two[1] - two[0]).min().unwrap_or(1);
+            let ends = [all.first(), all.last()].map(|id| id.copied().unwrap_or(0));
+            env.extend([
+                ("SLURM_ARRAY_TASK_ID", "{item}".to_owned()),
+                ("SLURM_ARRAY_TASK_COUNT", all.len().to_string()),
+                ("SLURM_ARRAY_TASK_MIN", ends[0].to_string()),
+                ("SLURM_ARRAY_TASK_MAX", ends[1].to_string()),
+                ("SLURM_ARRAY_TASK_STEP", apart.to_string()),
+            ]);
             let all = all.iter().map(|id| Value::from(id.to_string())).collect();
             job.say("foreach", Value::Array(all), &given.span);
-            let element = [("SLURM_ARRAY_TASK_ID".to_owned(), Value::from("{item}"))];
-            let element = Value::Table(element.into_iter().collect());
-            job.say("env", element, &given.span);
+            at = given.span.clone();
         }
-        let place = job.place.clone();
+        let env = env.into_iter();
+        let env = env.map(|(name, value)| (name.to_owned(), Value::from(value)));
+        job.say("env", Value::Table(env.collect()), &at);
         // As the kernel does: a program, and perhaps one argument.
         let interpreter = interpreter.trim();
         let (program, argument) = interpreter
