@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -426,6 +427,33 @@ impl<'a> Here<'a> {
         left
     }
 
+    /// Removes sockets that the step has left in an output: all its processes have ended, so nobody ever answers there. Whether there
+    /// were any.
+    fn without_sockets(&self, output: &str, folder: &Path) -> bool {
+        let mut found = false;
+        let mut folders = vec![folder.to_path_buf()];
+        while let Some(above) = folders.pop() {
+            for entry in std::fs::read_dir(&above).into_iter().flatten().flatten() {
+                let Ok(kind) = entry.file_type() else {
+                    continue;
+                };
+                let path = entry.path();
+                if kind.is_dir() {
+                    folders.push(path);
+                } else if kind.is_socket() && std::fs::remove_file(&path).is_ok() {
+                    found = true;
+                    let name = path.strip_prefix(folder).unwrap_or(&path);
+                    warn(&format!(
+                        "step `{}`: `{}` in its output `{output}` is a socket whose program has ended: it is left out",
+                        self.of.step.name,
+                        name.display()
+                    ));
+                }
+            }
+        }
+        found
+    }
+
     fn digest(&mut self, data: DataId) -> Result<Done, Failure> {
         let Some(folder) = self.ready()?.outs.get(&data) else {
             return Ok(Done::Nothing);
@@ -441,7 +469,13 @@ impl<'a> Here<'a> {
             tidy(folder).map_err(|e| failure(FailureKind::Io, e.to_string()))?;
         }
         let _near = self.of.shared.near(self.spot);
-        let digest = self.of.shared.mover.digest(folder, &self.of.handle.control);
+        let hashed = || self.of.shared.mover.digest(folder, &self.of.handle.control);
+        let digest = match hashed() {
+            Err(e) if e.failure.kind == FailureKind::Io && self.without_sockets(name, folder) => {
+                hashed()
+            }
+            hashed => hashed,
+        };
         let tree = Arc::new(digest.map_err(|MoverError { failure: f, .. }| Failure {
             message: format!("its output `{name}` cannot be kept: {}", f.message),
             ..f

@@ -1,8 +1,25 @@
-//! What a step that has failed may be about, and what to do.
+//! What a step that has failed may be about, and what to do: seen in the end of what it printed.
+
+use crate::prepare::{Need, SCRATCH};
+use crate::protocol::Isolation;
+use crate::shared::Shared;
+use crate::tmp;
+use std::path::{Component, Path};
+use tarn_base::workflow::{Role, Step};
 
 /// What a shell says of a program that a signal has ended: this, and the signal's number.
 const SIGNALLED: i32 = 128;
 const PIPE: i32 = 13;
+/// What the C library calls errors, and programs repeat.
+const READ_ONLY: &str = "Read-only file system";
+const EXISTS: &str = "File exists";
+const MISSING: [&str; 5] = [
+    "No such file",
+    "not found",
+    "can't open",
+    "cannot open",
+    "Cannot open",
+];
 
 /// What an exit status may mean that is not the program's own.
 pub(crate) fn of_status(status: i32) -> &'static str {
@@ -12,5 +29,168 @@ pub(crate) fn of_status(status: i32) -> &'static str {
              `(yes || true) | head`, or say `shell = \"bash -eu\"`)"
         }
         _ => "",
+    }
+}
+
+/// What the end of a step's log is about, as the rest of a sentence; empty where it says nothing that is known.
+pub(crate) fn of_log(shared: &Shared, step: &Step, needs: &[Need<'_>], tail: &str) -> String {
+    let own = Own {
+        stage: match shared.isolation {
+            Isolation::Group => None,
+            Isolation::Namespaces { .. } => shared.stage(),
+        },
+        folder: &shared.workflow.folder,
+        tmp: shared.isolation != Isolation::Group && !step.shared_tmp,
+    };
+    let used = needs.iter().map(|n| (n.name, n.role));
+    let used: Vec<(&str, Role)> = used.collect();
+    let hint = tail.lines().rev().find_map(|line| own.of_line(&used, line));
+    hint.map_or_else(String::new, |hint| format!(". {hint}"))
+}
+
+/// Where a step finds what is its own.
+struct Own<'a> {
+    /// The folder of its datasets, where they have paths of their own.
+    stage: Option<std::path::PathBuf>,
+    /// The workflow's.
+    folder: &'a Path,
+    /// It has a `/tmp` of its own.
+    tmp: bool,
+}
+
+impl Own<'_> {
+    fn of_line(&self, used: &[(&str, Role)], line: &str) -> Option<String> {
+        if line.contains(READ_ONLY) {
+            return Some(self.read_only(used, line));
+        }
+        if line.contains(EXISTS) {
+            return self.exists(used, line);
+        }
+        if MISSING.iter().any(|words| line.contains(words)) {
+            let missing = words(line).find_map(|word| self.missing(word));
+            return missing;
+        }
+        None
+    }
+
+    /// The dataset that a path lies in, and what of the path is below it.
+    fn dataset<'w>(&self, word: &'w str) -> Option<(&'w str, &'w str)> {
+        let stage = self.stage.as_ref()?.to_str()?;
+        let below = word.strip_prefix(stage)?.strip_prefix('/')?;
+        Some(below.split_once('/').unwrap_or((below, "")))
+    }
+
+    fn read_only(&self, used: &[(&str, Role)], line: &str) -> String {
+        let names = words(line).filter_map(|word| self.dataset(word));
+        let mut inputs = names.filter(|(name, _)| used.contains(&(name, Role::In)));
+        match inputs.next() {
+            Some((name, _)) => format!(
+                "It writes to its input `{name}`, which it only reads: declare it as `inout = [\"{name}\"]` if the step is to change it (that makes a new \
+                 version), or copy what is written beside into its scratch folder or an output first"
+            ),
+            None => "It writes where it only reads: its inputs are read-only (a step that changes one declares it as `inout`), and so is \
+                     all else of the workflow's on the tiers; outputs and its scratch folder can be written"
+                .into(),
+        }
+    }
+
+    fn exists(&self, used: &[(&str, Role)], line: &str) -> Option<String> {
+        let (name, _) = words(line)
+            .filter_map(|word| self.dataset(word))
+            .find(|(name, below)| below.is_empty() && used.contains(&(name, Role::Out)))?;
+        Some(format!(
+            "The folder of its output `{name}` is there already, and empty: write into it (`mkdir -p` takes it as it is), or let the program make a \
+             folder in it, such as `$TARN_{name}/result`"
+        ))
+    }
+
+    fn missing(&self, word: &str) -> Option<String> {
+        // Programs may say where they looked: in the scratch folder.
+        let below = self.dataset(word).filter(|(name, _)| *name == SCRATCH);
+        let relative = below.map_or(word, |(_, below)| below);
+        let path = Path::new(relative);
+        let mut components = path.components();
+        let is_name = components.any(|c| matches!(c, Component::Normal(_)));
+        if path.is_relative() && is_name && self.folder.join(path).exists() {
+            return Some(format!(
+                "`{relative}` lies beside the workflow file, and steps run in a scratch folder of their own: write \
+                 `$TARN_WORKFLOW_DIR/{relative}`"
+            ));
+        }
+        let outside = self.tmp && tmp::words(word).any(|path| Path::new(path).exists());
+        outside.then(|| {
+            format!(
+                "`{word}` is there, but a step has a /tmp, a /var/tmp and a /dev/shm of its own: make it a dataset (`source`), put it into the \
+                 workflow's folder, or say `tmp = \"shared\"`"
+            )
+        })
+    }
+}
+
+/// The words of a line that may be paths, without what messages put around them.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    let is_between =
+        |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '`' | '‘' | '’' | '(' | ')');
+    let words = line.split(is_between);
+    words
+        .map(|word| word.trim_matches([':', ',', ';']))
+        .filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_say_is_understood() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("analyse.py"), "").expect("a script");
+        let own = Own {
+            stage: Some("/nvme/w/at".into()),
+            folder: folder.path(),
+            tmp: true,
+        };
+        let used = [("ref", Role::In), ("out", Role::Out)];
+        for (line, hint) in [
+            (
+                "bash: line 1: /nvme/w/at/ref/ref.fa.fai: Read-only file system",
+                "`inout = [\"ref\"]`",
+            ),
+            (
+                "OSError: [Errno 30] Read-only file system: '/nvme/w/at/ref/x'",
+                "`inout = [\"ref\"]`",
+            ),
+            (
+                "touch: cannot touch '/nvme/w/x': Read-only file system",
+                "declares it as `inout`",
+            ),
+            (
+                "mkdir: cannot create directory ‘/nvme/w/at/out’: File exists",
+                "output `out` is there already",
+            ),
+            (
+                "FileExistsError: [Errno 17] File exists: '/nvme/w/at/out'",
+                "$TARN_out/result",
+            ),
+            (
+                "python3: can't open file '/nvme/w/at/.scratch/analyse.py': [Errno 2] No such file or directory",
+                "$TARN_WORKFLOW_DIR/analyse.py",
+            ),
+            (
+                "sh: 1: cannot open analyse.py: No such file",
+                "$TARN_WORKFLOW_DIR/analyse.py",
+            ),
+        ] {
+            let said = own.of_line(&used, line).unwrap_or_default();
+            assert!(said.contains(hint), "{line}: {said}");
+        }
+        for line in [
+            "mkdir: cannot create directory ‘/nvme/w/at/out/deep’: File exists",
+            "cat: other.txt: No such file or directory",
+            "bash: line 1: none: command not found",
+            "all is well with analyse.py",
+        ] {
+            assert_eq!(own.of_line(&used, line), None, "{line}");
+        }
     }
 }

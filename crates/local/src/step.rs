@@ -328,12 +328,13 @@ fn judge(
         (Isolation::Namespaces { .. }, _) => unchanged(of, team),
     };
     let fate = "its inputs are intact, nothing it wrote was kept";
+    let hint = hints::of_log(shared, step, of.needs, &tail(log, LOG_TAIL_BYTES));
     let log = log.display();
     match outcome {
         Outcome::Ended(End::Exited(0)) => inputs,
         Outcome::Ended(End::Exited(status)) => inputs.and(Err(failure(
             FailureKind::Exit,
-            format!("its command ended with status {status}{}; {fate}; all that it printed is in {log}", hints::of_status(status)),
+            format!("its command ended with status {status}{}; {fate}; all that it printed is in {log}{hint}", hints::of_status(status)),
         ))),
         Outcome::Ended(End::Signalled(signal)) => inputs.and(Err(failure(
             FailureKind::Signal,

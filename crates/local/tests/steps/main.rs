@@ -4,6 +4,7 @@
 mod bench;
 mod crashes;
 mod far;
+mod hints;
 mod moving;
 mod multi;
 mod running;
@@ -35,6 +36,7 @@ fn run_all() -> ExitCode {
         running::TESTS,
         sealed::TESTS,
         shell::TESTS,
+        hints::TESTS,
         sockets::TESTS,
         tmp::TESTS,
         moving::TESTS,
