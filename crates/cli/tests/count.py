@@ -82,6 +82,8 @@ signal.signal(signal.SIGALRM, tick)
 signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
 numbers = open(os.path.join(result, "numbers"), "a")
 scratch = open("scratch", "a")
+# No other step has this one.
+own = open("/tmp/tarn-test-count", "a")
 total = tempfile.TemporaryFile("w+")
 os.mkfifo("pipe", 0o620)
 with open(os.path.join(result, "begun"), "a") as begun:
@@ -105,6 +107,7 @@ for number in range(steps):
         assert int(os.read(behind, 100)) == number
     print(number, square, file=numbers, flush=True)
     print(number, file=scratch, flush=True)
+    print(number, file=own, flush=True)
     total.seek(0)
     so_far = int(total.read() or 0) + square
     total.seek(0)
@@ -114,6 +117,8 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 assert stat.S_ISFIFO(os.stat("pipe").st_mode)
 if alone:
     assert [int(unread.readline()) for _ in range(steps)] == list(range(steps))
+with open("/tmp/tarn-test-count") as written:
+    assert [int(line) for line in written] == list(range(steps))
 with open("scratch") as written, open(os.path.join(result, "total"), "w") as out:
     assert [int(line) for line in written] == list(range(steps))
     print(so_far, file=out)

@@ -403,14 +403,25 @@ impl<'a> Here<'a> {
     /// What the step left in its scratch folder.
     fn undeclared(&self) -> Undeclared {
         let mut left = Undeclared::default();
-        let Some(scratch) = self.ready.as_ref().map(|r| &r.scratch) else {
+        let Some(ready) = &self.ready else {
             return left;
         };
-        let mut folders = vec![scratch.clone()];
+        let scratch = &ready.scratch;
+        let outputs = ready.work.join("out");
+        let mut folders = vec![scratch.clone(), outputs.clone()];
         while let Some(folder) = folders.pop() {
             // What cannot be read is removed all the same; only the count misses it.
             for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let Ok(meta) = entry.metadata() else { continue };
+                let is_own = || {
+                    let name = entry.file_name();
+                    let mut used = self.of.needs.iter();
+                    used.any(|n| name == n.name) || name.as_bytes().starts_with(b".")
+                };
+                // Beside the datasets it can write as well; nothing of that is one.
+                if folder == outputs && is_own() {
+                    continue;
+                }
                 if meta.is_dir() {
                     folders.push(entry.path());
                     continue;
@@ -419,7 +430,10 @@ impl<'a> Here<'a> {
                 left.bytes = left.bytes.saturating_add(meta.len());
                 if left.names.len() < NAMES {
                     let path = entry.path();
-                    let name = path.strip_prefix(scratch).unwrap_or(&path);
+                    let name = path.strip_prefix(scratch);
+                    let name = name
+                        .or_else(|_| path.strip_prefix(&outputs))
+                        .unwrap_or(&path);
                     left.names.push(name.to_string_lossy().into_owned());
                 }
             }
@@ -460,9 +474,15 @@ impl<'a> Here<'a> {
         };
         let name = &self.of.shared.dataset(data)?.name;
         if !is_folder(folder) {
+            let what = match folder.symlink_metadata() {
+                Ok(_) => "put something else in the place of",
+                Err(_) => "removed",
+            };
             return Err(failure(
                 FailureKind::NoOutput,
-                format!("it removed the folder of its output `{name}`; nothing was kept"),
+                format!(
+                    "it {what} the folder of its output `{name}`; nothing was kept: what is in that folder at its end is the output"
+                ),
             ));
         }
         if Need::spread(self.of.needs, self.of.shared, self.of.run).any(|n| n.data == data) {

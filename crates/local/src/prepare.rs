@@ -269,6 +269,9 @@ impl NodeSetup<'_> {
                 writable: true,
             });
         }
+        if let Some(stage) = stage.as_deref().filter(|_| self.is_plain(&images, &shared)) {
+            binds = with_outputs(binds, &self.work.join("out"), stage)?;
+        }
         let spec = Spec {
             isolate: self.shared.isolation,
             node: self.name.clone(),
@@ -305,6 +308,11 @@ impl NodeSetup<'_> {
             told,
         };
         Ok((ready, launch))
+    }
+
+    /// Whether the folder of its outputs is all that it writes its datasets to.
+    fn is_plain(&self, images: &Option<Plan>, shared: &Option<provider::Plan>) -> bool {
+        self.run.nodes.len() == 1 && self.room.is_none() && images.is_none() && shared.is_none()
     }
 
     /// What the step has in the place of folders of everybody, and where it lies. Of encrypted data nothing is to lie on the tier either.
@@ -608,6 +616,28 @@ impl NodeSetup<'_> {
             ),
         ))
     }
+}
+
+/// Shows the folder of the outputs as a whole where the datasets are, and what else is seen there in it: so a step may remove the folder of an
+/// output and make it again, as no mount point can be.
+fn with_outputs(binds: Vec<Bind>, out: &Path, stage: &Path) -> Result<Vec<Bind>, Failure> {
+    let whole = Bind {
+        from: out.to_path_buf(),
+        to: stage.to_path_buf(),
+        writable: true,
+    };
+    let mut all = vec![whole];
+    make_folder(out)?;
+    for bind in binds {
+        let at = bind.to.strip_prefix(stage).map(|name| out.join(name));
+        match at {
+            Ok(at) if at == bind.from => continue,
+            Ok(at) => make_folder(&at)?,
+            Err(_) => {}
+        }
+        all.push(bind);
+    }
+    Ok(all)
 }
 
 /// The log of an attempt, opened for appending.

@@ -42,6 +42,14 @@ pub(crate) const TESTS: &[Test] = &[
         missing_or_empty_output_is_a_failure,
     ),
     (
+        "running::an_output_may_be_removed_and_made_anew",
+        an_output_may_be_made_anew,
+    ),
+    (
+        "running::what_lies_beside_the_datasets_is_told",
+        what_lies_beside_is_told,
+    ),
+    (
         "running::inputs_cannot_be_changed_in_namespaces",
         inputs_cannot_be_changed_in_namespaces,
     ),
@@ -346,6 +354,62 @@ fn missing_or_empty_output_is_a_failure() {
             );
         });
     }
+}
+
+fn an_output_may_be_made_anew() {
+    both(|namespaces| {
+        for run in [
+            "rm -rf $TARN_made; mkdir $TARN_made; echo x > $TARN_made/x",
+            "mkdir new; echo x > new/x; rm -rf $TARN_made; mv new $TARN_made",
+            "mkdir $TARN_made.new; echo x > $TARN_made.new/x; rmdir $TARN_made; mv $TARN_made.new $TARN_made",
+        ] {
+            let out = used(0, Role::Out, Distribution::Single);
+            let mut bench = Bench::new(vec![data("made")], vec![step(run, vec![out])]);
+            bench.namespaces = namespaces;
+            let outputs = committed(bench.world().run(vec![vec![]]));
+            let key = &outputs[0].parts[0].0.key;
+            let part = TierDir::new(&bench.path("tier"), "ws", "n0").part(key);
+            assert_eq!(
+                tree(&part).into_iter().collect::<Vec<_>>(),
+                [("x".to_owned(), "x\n".to_owned())]
+            );
+            nothing_left(&bench);
+        }
+        for run in [
+            "rm -rf $TARN_made; mkdir else; echo > else/x; ln -s $PWD/else $TARN_made",
+            "rm -rf $TARN_made; echo > $TARN_made",
+        ] {
+            let out = used(0, Role::Out, Distribution::Single);
+            let mut bench = Bench::new(vec![data("made")], vec![step(run, vec![out])]);
+            bench.namespaces = namespaces;
+            let (kind, message, _) = failed(bench.world().run(vec![vec![]]));
+            assert_eq!(kind, FailureKind::NoOutput, "{message}");
+            assert!(
+                message.contains("in the place of the folder of its output `made`"),
+                "{message}"
+            );
+        }
+    });
+}
+
+/// What lies beside the datasets is none, and is told as what is left in the scratch folder is.
+fn what_lies_beside_is_told() {
+    let out = used(0, Role::Out, Distribution::Single);
+    let run = "echo x > $TARN_made/x; mkdir ${TARN_made}2; echo lost > ${TARN_made}2/y";
+    let bench = Bench::new(vec![data("made")], vec![step(run, vec![out])]);
+    let mut world = bench.world();
+    if !namespaces_allowed(&world) {
+        return;
+    }
+    let (ended, _) = world.run(vec![vec![]]);
+    let Ended::Committed { undeclared, .. } = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(
+        (undeclared.files, undeclared.names),
+        (1, vec!["made2/y".to_owned()])
+    );
+    nothing_left(&bench);
 }
 
 fn inputs_cannot_be_changed_in_namespaces() {
