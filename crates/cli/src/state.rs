@@ -2,6 +2,8 @@
 
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::say;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Start};
@@ -15,13 +17,16 @@ pub(crate) fn beside(cli: &Cli, folder: &Path) -> CliResult<StateDir> {
         Some(dir) => dir.clone(),
         None => folder.join(".tarn"),
     };
-    absolute(folder)
+    let dir = absolute(folder)?;
+    be_owner(&dir)?;
+    Ok(dir)
 }
 
 /// The state folder for looking at runs: `--state`, or `.tarn` here.
 pub(crate) fn here(cli: &Cli) -> CliResult<StateDir> {
     let dir = absolute(cli.state.clone().unwrap_or_else(|| ".tarn".into()))?;
     if dir.0.is_dir() {
+        be_owner(&dir)?;
         return Ok(dir);
     }
     Err(CliError::new(
@@ -31,6 +36,32 @@ pub(crate) fn here(cli: &Cli) -> CliResult<StateDir> {
             dir.0.display()
         ),
     ))
+}
+
+/// Root works in a user's state folder with that user's rights: what its owner has put there, such as links, leads to nothing that is
+/// not theirs, and they can change and remove what is written.
+fn be_owner(dir: &StateDir) -> CliResult<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    // The owner of a link that stands there, too.
+    let abouts = [std::fs::symlink_metadata(&dir.0), std::fs::metadata(&dir.0)];
+    let owner = abouts.into_iter().flatten().find(|about| about.uid() != 0);
+    let Some(owner) = owner else {
+        return Ok(());
+    };
+    let (user, group) = (owner.uid(), owner.gid());
+    say!(
+        "note: {} belongs to user {user}: tarn goes on with that user's rights",
+        dir.0.display()
+    );
+    tarn_sys::process::be_user(user, group).map_err(|e| {
+        let text = format!(
+            "{} belongs to user {user}, whose rights tarn cannot take on: {e}; have that user call tarn",
+            dir.0.display()
+        );
+        CliError::new(Exit::State, text)
+    })
 }
 
 fn absolute(dir: PathBuf) -> CliResult<StateDir> {

@@ -408,3 +408,54 @@ out = ["b"]
         assert_eq!(site.read("back/d/b"), "1\n", "{kept} of {records}");
     }
 }
+
+#[test]
+fn who_looks_into_anothers_state_folder_opens_nothing_outside_it_through_links() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: giving files to another user is root's; run the tests as root");
+        return;
+    }
+    const USER: &str = "30001:30001";
+    let outside = tempfile::tempdir().expect("a folder");
+    let precious = outside.path().join("precious");
+    let seen = || {
+        let list = fs::read_dir(outside.path()).expect("the folder").flatten();
+        let names: Vec<_> = list.map(|e| e.file_name()).collect();
+        (names, fs::read_to_string(&precious).expect("precious"))
+    };
+    fs::write(&precious, "precious").expect("write");
+    let before = seen();
+    let links = [
+        "catalogue.lock",
+        "catalogue.sqlite",
+        "locks/w.lock",
+        "boot_id",
+        "machine.json",
+    ];
+    for link in links {
+        let text = makes("w", "dest = \"out\"", "echo x > $TARN_r/a");
+        let site = Site::new(&text);
+        site.run().exits(0);
+        let place = site.path(".tarn").join(link);
+        // To a file that is there, and to one that would be made.
+        for to in ["precious", "new"] {
+            let _ = fs::remove_file(&place);
+            std::os::unix::fs::symlink(outside.path().join(to), &place).expect("link");
+            let given = std::process::Command::new("chown")
+                .args(["-hR", USER])
+                .arg(site.dir.path())
+                .status();
+            assert!(given.expect("chown").success());
+            for words in [
+                &["status"][..],
+                &["why"],
+                &["data", "ls"],
+                &["plan"],
+                &["resume"],
+            ] {
+                site.tarn(words);
+                assert_eq!(seen(), before, "{words:?} through {link}");
+            }
+        }
+    }
+}

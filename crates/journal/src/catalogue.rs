@@ -12,7 +12,7 @@ use crate::changes::{self, Change, ChangesError};
 use crate::lines::LineError;
 use crate::lock::{LockError, RunLock};
 use crate::runs::{self, RunsError};
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tarn_base::layout::StateDir;
@@ -203,7 +203,14 @@ fn lock_path(state: &StateDir) -> PathBuf {
 /// Opens the file, checks it, and makes the tables of a new one. What is sound but of another version is
 /// reported as [`ErrorCode::DatabaseCorrupt`]: it is made again just so.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let mut db = Connection::open(path)?;
+    // The folder may lie behind links; the file itself, whoever owns the folder, is none.
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    let real = match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    };
+    let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let mut db = Connection::open_with_flags(real, flags)?;
     db.busy_timeout(BUSY)?;
     db.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
     db.pragma_update(None, "synchronous", "NORMAL")?;

@@ -1,9 +1,9 @@
 //! One live run for a workflow and state folder.
 
 use crate::holder::Holder;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ impl RunLock {
     /// # Errors
     /// When that cannot be found out.
     pub fn holder(path: &Path) -> Result<Option<Option<Holder>>, LockError> {
-        let file = match OpenOptions::new().read(true).open(path) {
+        let file = match open_in_place(path, OFlags::RDONLY) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
@@ -152,17 +152,38 @@ impl Drop for RunLock {
     }
 }
 
+/// Locks that stand in a folder for them: that folder is no link either.
+const LOCKS: &str = "locks";
+
+/// Opens a lock, made where there is none. Whoever owns the folder may have put a link there, to a file of whoever looks: it is not
+/// followed.
 fn open(path: &Path) -> io::Result<File> {
-    if let Some(folder) = path.parent() {
+    let make = OFlags::CREATE | OFlags::RDWR;
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
         std::fs::create_dir_all(folder)?;
     }
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
+    open_in_place(path, make)
+}
+
+fn open_in_place(path: &Path, flags: OFlags) -> io::Result<File> {
+    let plain = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
+    let file = match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) if folder.file_name().is_some_and(|own| own == LOCKS) => {
+            let no_link = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let folder = rustix::fs::open(folder, no_link, Mode::empty())?;
+            rustix::fs::openat(folder, name, flags | plain, mode)?
+        }
+        _ => rustix::fs::open(path, flags | plain, mode)?,
+    };
+    let file = File::from(file);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is no plain file")),
+    }
 }
 
 fn read_holder(file: &mut (impl Read + Seek)) -> Option<Holder> {
@@ -201,6 +222,33 @@ mod tests {
         drop(held);
         assert_eq!(RunLock::holder(&path).unwrap(), None);
         RunLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_a_locks_place_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let precious = dir.path().join("precious");
+        std::fs::create_dir(&precious).unwrap();
+        std::fs::write(precious.join("f"), "precious").unwrap();
+        let link = |to: &str, at: &str| {
+            std::os::unix::fs::symlink(precious.join(to), dir.path().join(at)).unwrap();
+        };
+        link("f", "a.lock");
+        link("new", "b.lock");
+        link(".", "locks");
+        for lock in ["a.lock", "b.lock", "locks/c.lock"] {
+            let path = dir.path().join(lock);
+            assert!(
+                matches!(RunLock::take(&path), Err(LockError::Io { .. })),
+                "{lock}"
+            );
+        }
+        assert!(RunLock::holder(&dir.path().join("a.lock")).is_err());
+        assert_eq!(
+            std::fs::read_to_string(precious.join("f")).unwrap(),
+            "precious"
+        );
+        assert_eq!(std::fs::read_dir(&precious).unwrap().count(), 1);
     }
 
     #[test]

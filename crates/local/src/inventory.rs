@@ -22,6 +22,7 @@ use tarn_base::nodes::{Cleaned, Own, Staying};
 use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_ports::{Control, MoverError, Refused};
+use tarn_sys::beneath::write_in_place;
 
 /// The file in a work folder that names its helper process: id and start time.
 pub(crate) const HELPER_NOTE: &str = "helper";
@@ -55,7 +56,7 @@ pub(crate) fn note_boot(shared: &Shared) {
     if std::fs::read_to_string(&file).unwrap_or_default() != boot_id() {
         // Without the note, the next resume reads everything: slow, never wrong.
         let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        let _ = folder.and_then(|()| std::fs::write(&file, boot_id()));
+        let _ = folder.and_then(|()| write_in_place(&file, boot_id().as_bytes()));
     }
 }
 

@@ -20,6 +20,7 @@ use tarn_base::cluster::{Cluster, Host, Link, Node, Socket, Tier};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::Room;
 use tarn_base::units::{Bytes, parse_size};
+use tarn_sys::beneath::write_in_place;
 use tarn_sys::memory::in_memory;
 use tarn_sys::memory::{Memory, memory};
 
@@ -277,7 +278,8 @@ fn remembered<E>(
         && let Ok(text) = serde_json::to_vec_pretty(&known)
     {
         let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
-        let _ = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &file));
+        let written = write_in_place(&temporary, &text);
+        let _ = written.and_then(|()| std::fs::rename(&temporary, &file));
     }
     Ok(found)
 }

@@ -135,6 +135,22 @@ impl AsFd for Root {
     }
 }
 
+/// Writes a small file in a folder that may be somebody else's: a link that stands in its place is not followed.
+///
+/// # Errors
+/// What openat(2) and write(2) say; when something else than a plain file is there.
+pub fn write_in_place(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = openat(CWD, path, flags, Mode::from_raw_mode(0o666))?;
+    let mut file = std::fs::File::from(opened);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no plain file"));
+    }
+    file.set_len(0)?;
+    std::io::Write::write_all(&mut file, content)
+}
+
 /// A path's folder (empty at the top) and last component.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&b| b == b'/') {
@@ -159,6 +175,20 @@ pub fn join(folder: &[u8], name: &[u8]) -> Box<[u8]> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_is_written_in_place_goes_through_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let precious = dir.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        symlink(&precious, dir.path().join("link")).unwrap();
+        assert!(write_in_place(&dir.path().join("link"), b"x").is_err());
+        assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+        for text in ["longer", "new"] {
+            write_in_place(&dir.path().join("new"), text.as_bytes()).unwrap();
+        }
+        assert_eq!(std::fs::read(dir.path().join("new")).unwrap(), b"new");
+    }
 
     #[test]
     fn neither_way_of_opening_leaves_the_root() {

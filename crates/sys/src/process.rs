@@ -254,6 +254,23 @@ pub fn become_user(command: &mut Command, user: u32, group: u32, groups: Vec<u32
     }
 }
 
+/// Makes this whole process a user's, for good, with that group alone. Only root can.
+///
+/// # Errors
+/// What setresuid(2) and its like say; then nothing is done with half the rights: end.
+pub fn be_user(user: u32, group: u32) -> io::Result<()> {
+    let done = |code: libc::c_int| match code {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: numbers only, and a pointer to one group that outlives the call. The C library does it for all threads.
+    unsafe {
+        done(libc::setgroups(1, &group))?;
+        done(libc::setresgid(group, group, group))?;
+        done(libc::setresuid(user, user, user))
+    }
+}
+
 /// Keeps others of the same user from looking into this process's memory.
 ///
 /// # Errors
