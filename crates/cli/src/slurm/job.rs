@@ -31,12 +31,89 @@ pub(super) struct About {
     pub(super) others: Vec<Job>,
 }
 
-/// Asks Slurm about a job.
+/// Bytes of a text of a user's that is read.
+const MAX_TEXT: usize = 4096;
+
+/// Asks Slurm about a job. What its user has written, such as its name and its account, may look like anything that Slurm says of jobs:
+/// so no such text is asked for together with something else.
 pub(super) fn about(job: Job) -> CliResult<About> {
-    let said = ask("scontrol", &["-o", "show", "job", &job.to_string()])?;
-    // Values may hold spaces, but not the ones that are read here, unless a folder's name does.
+    let id = job.to_string();
+    let squeue = |how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", &id, how, what]);
+    let said = squeue("-o", Facts::FORMAT)?;
+    let Some(facts) = Facts::of(&said, job) else {
+        return shown(&ask("scontrol", &["-o", "show", "job", &id])?);
+    };
+    let text = |name: &str| -> CliResult<String> {
+        let said = squeue("-O", &format!("{name}:{MAX_TEXT}"))?;
+        let said = said.lines().next().unwrap_or_default().trim_end();
+        Ok(said_of(said))
+    };
+    let folder = text("WorkDir")?;
+    let code = text("exit_code")?;
+    Ok(About {
+        folder: if folder.is_empty() {
+            "/".into()
+        } else {
+            folder.into()
+        },
+        is_well: matches!(&code[..], "0" | "0:0"),
+        // What it prefers is advice; not every Slurm tells it.
+        prefer: text("prefer").unwrap_or_default(),
+        others: chain::Mark::of(&text("admin_comment")?).others,
+        list: facts.list,
+        dependency: facts.dependency,
+        excluded: facts.excluded,
+        required: facts.required,
+        partition: facts.partition,
+    })
+}
+
+/// What Slurm itself has made of a job: nothing of it is its user's to word.
+#[derive(Debug, PartialEq, Eq)]
+struct Facts {
+    list: String,
+    dependency: String,
+    excluded: String,
+    required: String,
+    partition: String,
+}
+
+impl Facts {
+    const FORMAT: &str = "%A|%N|%E|%x|%n|%P";
+
+    /// Of the line of `squeue` that is of this job: of an array there are others.
+    fn of(said: &str, job: Job) -> Option<Self> {
+        let line = said.lines().find_map(|line| {
+            let (number, rest) = line.split_once('|')?;
+            (number.trim().parse() == Ok(job)).then_some(rest)
+        })?;
+        let fields: Vec<&str> = line.split('|').collect();
+        let [list, dependency, excluded, required, partition] = fields[..] else {
+            return None;
+        };
+        Some(Self {
+            list: said_of(list),
+            dependency: without_states(&said_of(dependency)),
+            excluded: said_of(excluded),
+            required: said_of(required),
+            partition: said_of(partition),
+        })
+    }
+}
+
+/// What is said, if anything is.
+fn said_of(said: &str) -> String {
+    match said.trim() {
+        "(null)" | "N/A" => String::new(),
+        said => said.to_owned(),
+    }
+}
+
+/// What `scontrol` shows of a job that `squeue` does not have. The job's name stands before all that is read here, so of two fields of
+/// one name the last one counts.
+fn shown(said: &str) -> CliResult<About> {
     let field = |name: &str| {
-        let start = said.find(&format!(" {name}="))? + name.len() + 2;
+        let start = said.rfind(&format!(" {name}="))? + name.len() + 2;
         let rest = &said[start..];
         let ends = rest.match_indices(' ').map(|(at, _)| at);
         // The next field begins with its name and `=`.
@@ -46,23 +123,19 @@ pub(super) fn about(job: Job) -> CliResult<About> {
             !word.is_empty() && after.starts_with('=')
         };
         let end = ends.clone().find(is_next).unwrap_or(rest.trim_end().len());
-        Some(rest[..end].to_owned())
+        Some(said_of(&rest[..end]))
     };
-    let is_well = field("ExitCode").is_some_and(|code| code == "0:0");
-    let said_of = |name: &str| {
-        let said = field(name).filter(|said| said != "(null)");
-        said.unwrap_or_default()
-    };
+    let said_of = |name: &str| field(name).unwrap_or_default();
     Ok(About {
         folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
-        is_well,
+        is_well: field("ExitCode").is_some_and(|code| code == "0:0"),
         list: said_of("NodeList"),
-        dependency: field("Dependency").map_or_else(String::new, |said| without_states(&said)),
+        dependency: without_states(&said_of("Dependency")),
         excluded: said_of("ExcNodeList"),
         required: said_of("ReqNodeList"),
         prefer: said_of("Prefer"),
         partition: said_of("Partition"),
-        others: field("AdminComment").map_or_else(Vec::new, |text| chain::Mark::of(&text).others),
+        others: chain::Mark::of(&said_of("AdminComment")).others,
     })
 }
 
@@ -305,6 +378,28 @@ mod tests {
         ] {
             assert_eq!(about_to_be_told(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn a_name_forges_nothing_that_slurm_says_of_its_job() {
+        let name = "a NodeList=n2 ExitCode=0:0 Dependency=(null),singleton ExcNodeList=n1 AdminComment=[tarn start jobs=7] b";
+        let line = format!(
+            "JobId=1 JobName={name} UserId=u(1) Dependency=(null) ExitCode=1:0 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
+             ExcNodeList=(null) NodeList=n1 BatchHost=n1 WorkDir=/tmp StdErr=/x AdminComment= Power= \n"
+        );
+        let about = shown(&line).unwrap();
+        assert_eq!((&about.list[..], about.is_well), ("n1", false));
+        assert_eq!((&about.dependency[..], &about.excluded[..]), ("", ""));
+        assert_eq!(about.folder, PathBuf::from("/tmp"));
+        assert_eq!(about.others, Vec::<Job>::new());
+        let lines = "3|n3|(null)|||p\n1|n[1-2]|afterok:5(unfulfilled)||n1|p\n";
+        let facts = Facts::of(lines, 1).unwrap();
+        assert_eq!(
+            (&facts.list[..], &facts.dependency[..]),
+            ("n[1-2]", "afterok:5")
+        );
+        assert_eq!(&facts.required[..], "n1");
+        assert_eq!(Facts::of("", 1), None);
     }
 
     #[test]
