@@ -7,6 +7,7 @@
 
 mod content;
 mod copy;
+mod deep;
 mod error;
 mod extents;
 mod file;
@@ -33,6 +34,7 @@ mod tree;
 mod view;
 
 pub use content::ContentHasher;
+pub use deep::clear;
 
 use error::Result;
 use gather::{Against, compare, gather};

@@ -1,5 +1,6 @@
 //! Removing trees, whatever their permissions; counting their blocks.
 
+use crate::deep::empty_all;
 use crate::error::{Result, Side, failed, show_in};
 use crate::extents;
 use crate::meta::Status;
@@ -31,7 +32,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
         Ok(status) => {
             open_up(CWD, path, &status);
             let root = Root::open(path).map_err(|e| error(b"", e))?;
-            sweep(&root, |_, _| false)?;
+            empty_all(&root, way_of(path)).map_err(|(at, e)| error(&at, e))?;
             missing_is_fine(unlinkat(CWD, path, AtFlags::REMOVEDIR)).map_err(|e| error(b"", e))
         }
     }
@@ -50,7 +51,7 @@ fn of_descriptor(open: &impl AsFd) -> PathBuf {
 
 /// How files go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     /// Their names.
     Unlink,
     /// Their content before.
@@ -73,7 +74,7 @@ fn way_of(path: &Path) -> Way {
 }
 
 impl Way {
-    fn remove<P: rustix::path::Arg + Copy>(
+    pub(crate) fn remove<P: rustix::path::Arg + Copy>(
         self,
         at: impl AsFd,
         name: P,
