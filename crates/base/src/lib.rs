@@ -19,6 +19,7 @@ pub mod history;
 pub mod id;
 pub mod key;
 pub mod layout;
+pub mod line;
 pub mod manifest;
 pub mod merge;
 pub mod named;

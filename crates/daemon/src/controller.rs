@@ -125,6 +125,7 @@ pub(crate) enum Input {
         capacity: Capacity,
         stores: Vec<Store>,
         holds: Vec<(Uid, Holding)>,
+        partial: Vec<Owner>,
         jobs: Vec<Job>,
         orders: Sender<Command>,
     },
@@ -144,6 +145,7 @@ pub(crate) enum Input {
 /// Runs until it is killed: nothing is lost then.
 pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+    crate::server::raise_descriptors();
     let (config, file, sleep) = read(options).map_err(|e| Fault::new(Exit::Usage, e))?;
     std::fs::create_dir_all(&options.state)
         .with_context(|| format!("cannot make {}", options.state.display()))
@@ -298,6 +300,7 @@ impl Controller {
                 capacity,
                 stores,
                 holds,
+                partial,
                 jobs,
                 orders,
             } => {
@@ -308,6 +311,7 @@ impl Controller {
                     capacity,
                     stores,
                     holds,
+                    partial,
                     jobs,
                 })
             }

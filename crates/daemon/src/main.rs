@@ -25,6 +25,7 @@ use options::{LogFormat, Options};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
+use tarn_base::line::{plain, plain_json};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -132,8 +133,15 @@ struct Named {
 }
 
 impl Write for Named {
-    /// Is given whole lines.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+    /// Is given whole lines. What others have worded in them forges none.
+    fn write(&mut self, whole: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(whole.strip_suffix(b"\n").unwrap_or(whole));
+        let mut line = match self.format {
+            LogFormat::Text => plain(&text).into_owned(),
+            LogFormat::Json => plain_json(&text),
+        };
+        line.push('\n');
+        let line = line.as_bytes();
         let mut all = Vec::with_capacity(line.len() + 64);
         match (&self.node, self.format) {
             (None, _) => all.extend_from_slice(line),
@@ -150,7 +158,7 @@ impl Write for Named {
             }
         }
         io::stderr().write_all(&all)?;
-        Ok(line.len())
+        Ok(whole.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

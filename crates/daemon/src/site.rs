@@ -4,6 +4,7 @@
 mod admit;
 mod audit;
 mod crew;
+mod inventory;
 mod keys;
 mod memory;
 mod project;
@@ -11,10 +12,12 @@ mod session;
 mod shelf;
 mod store;
 mod stores;
+mod strangers;
 mod talk;
 mod worker;
 
 pub(crate) use keys::Secrets;
+pub(crate) use strangers::Strangers;
 pub(crate) use worker::run as work;
 
 use crate::{Fault, options};
@@ -22,15 +25,15 @@ use admit::Door;
 use anyhow::Context;
 use audit::Audit;
 use clap::Parser;
-use crew::Crew;
+use crew::{Crew, Posts};
 use memory::JobMemory;
 use rustix::fs::{Mode, Uid as Owner};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stores::{Stores, Wanted, folder_of_root};
+use strangers::Place;
 use talk::Manner;
 use tarn_base::codes::Exit;
 use tarn_fabric::Transport;
@@ -39,8 +42,8 @@ use tarn_local::machine::host_name;
 use tarn_munge::{Munge, accept};
 use tarn_proto::site::Epoch;
 
-/// Connections at a time that have not proven who they are.
-const STRANGERS: usize = 64;
+/// Below `--run-dir`: a lock for each user, which the user's worker has as long as it runs.
+const WORKERS: &str = "workers";
 
 /// Serves a site's controller on a node, as root: keeps users' data, with their rights; docs/site.md.
 #[derive(Debug, Parser)]
@@ -123,7 +126,7 @@ struct Site {
     crew: Arc<Crew>,
     memory: JobMemory,
     door: Door,
-    audit: Audit,
+    audit: Arc<Audit>,
     munge: Munge,
     meter: Arc<tarn_power::Machine>,
     term: Mutex<Term>,
@@ -144,6 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         let text = "`tarnd --site` is run by root: it starts workers that have the rights of users";
         return Err(Fault::new(Exit::Usage, anyhow::anyhow!(text)));
     }
+    crate::server::raise_descriptors();
     let wanted = stores::check(options.store.clone(), options.volatile);
     let wanted = wanted.map_err(|e| Fault::new(Exit::Usage, e))?;
     let stores = Stores::open(wanted, options.erase).map_err(|e| {
@@ -153,7 +157,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let stores = Arc::new(stores);
     prepare(&options.run_dir).map_err(state)?;
     let node = options.node_name.clone().unwrap_or_else(host_name);
-    let audit = Audit::open(options.audit.as_deref()).map_err(state)?;
+    let audit = Arc::new(Audit::open(options.audit.as_deref()).map_err(state)?);
     let epoch = stores.epoch().map_err(state)?;
     let memory = JobMemory::new(&options.run_dir)
         .with_context(|| format!("no place for jobs' memory in {}", options.run_dir.display()))
@@ -165,8 +169,17 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         peer_rate: options.peer_rate,
         move_rate: options.move_rate,
     };
-    let whose = (options.min_uid, manner);
-    let crew = Crew::new(Arc::clone(&stores), memory.all(), node.clone(), whose);
+    let crew = Crew {
+        stores: Arc::clone(&stores),
+        memory: memory.all().to_owned(),
+        locks: options.run_dir.join(WORKERS),
+        node: node.clone(),
+        min_uid: options.min_uid,
+        manner,
+        audit: Arc::clone(&audit),
+        posts: Posts::default(),
+        secrets: Mutex::default(),
+    };
     let site = Arc::new(Site {
         crew: Arc::new(crew),
         memory,
@@ -192,7 +205,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         "tarnd {} serves the site",
         env!("CARGO_PKG_VERSION")
     );
-    let strangers = Arc::new(AtomicUsize::new(0));
+    let strangers = Strangers::default();
     loop {
         let (stream, from) = match listener.accept() {
             Ok(both) => both,
@@ -202,13 +215,18 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
                 continue;
             }
         };
-        let Some(place) = Stranger::take(&strangers, STRANGERS) else {
-            site.audit.refused(
-                None,
-                "session",
-                &format!("{from}: too many strangers at a time"),
-            );
-            continue;
+        let place = match strangers.admit(&stream, from) {
+            Ok((place, gone)) => {
+                if let Some(gone) = gone {
+                    let text = "one that had not proven who it is was closed for the next: too many at a time";
+                    site.audit.turned_away(gone, "session", text);
+                }
+                place
+            }
+            Err(e) => {
+                tracing::warn!("nobody can be accepted now: {e}");
+                continue;
+            }
         };
         let theirs = Arc::clone(&site);
         let thread = std::thread::Builder::new().name("session".into());
@@ -218,45 +236,20 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     }
 }
 
-/// One of those at a time that have not proven who they are; their place is given back at the end.
-pub(crate) struct Stranger(Arc<AtomicUsize>);
-
-impl Stranger {
-    /// `None` when there are as many. Only one thread takes places.
-    pub(crate) fn take(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        if count.load(Ordering::Relaxed) >= most {
-            return None;
-        }
-        count.fetch_add(1, Ordering::Relaxed);
-        Some(Self(Arc::clone(count)))
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Site {
     /// Somebody connects, who may be the controller.
-    fn meet(&self, stream: TcpStream, from: SocketAddr, place: Stranger) {
+    fn meet(&self, stream: TcpStream, from: SocketAddr, place: Place) {
         let own = rustix::process::geteuid().as_raw();
+        let refused = |why: &str| self.audit.turned_away(from.ip(), "session", why);
         match accept(stream, &self.node, own, &self.munge) {
             Ok((reader, writer, secrets)) => {
                 drop(place);
                 match Secrets::of(secrets) {
                     Some(secrets) => session::serve(self, (reader, writer), &secrets, from),
-                    None => self.audit.refused(
-                        None,
-                        "session",
-                        &format!("{from}: a controller without a secret"),
-                    ),
+                    None => refused("a controller without a secret"),
                 }
             }
-            Err(why) => self
-                .audit
-                .refused(None, "session", &format!("{from}: {why}")),
+            Err(why) => refused(&why.to_string()),
         }
     }
 
@@ -274,6 +267,7 @@ pub(crate) fn munge(socket: Option<&Path>) -> Munge {
 fn prepare(run: &Path) -> anyhow::Result<()> {
     folder_of_root(run, 0o755)?;
     folder_of_root(&run.join("jobs"), 0o700)?;
+    folder_of_root(&run.join(WORKERS), 0o700)?;
     folder_of_root(&run.join("data"), 0o755)
 }
 

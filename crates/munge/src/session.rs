@@ -14,6 +14,8 @@ use tarn_proto::site::{FrameError, MAX_FRAME, decode, encode};
 const MAGIC: &[u8; 8] = b"TARNSITE";
 /// How long the other side may take to prove itself.
 const HANDSHAKE: Duration = Duration::from_secs(15);
+/// How long whoever opens a session may say nothing at all: there is a place for only so many of them.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How long a message may take to be written.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -131,14 +133,14 @@ fn proven(
     node: &str,
     munge: &Munge,
 ) -> Result<(Identity, Payload), SessionError> {
-    let until = Instant::now() + HANDSHAKE;
+    let (began, until) = (Instant::now(), Instant::now() + HANDSHAKE);
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
     let nonce = Secret::random()?;
     let mut writer = stream;
     writer.write_all(&[MAGIC, &nonce.bytes()[..]].concat())?;
     let mut length = [0; 4];
-    read(stream, &mut length, until)?;
+    read(stream, &mut length, began + SILENCE)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_CREDENTIAL {
         return Err(SessionError::Broken(

@@ -28,6 +28,7 @@ fn greeting(epoch: u64) -> Greeting {
         oldest: 1,
         newest: 1,
         epoch,
+        pieces: true,
     }
 }
 

@@ -14,7 +14,7 @@ pub use ask::{
 };
 pub use frame::{FrameError, MAX_FRAME, decode, encode};
 pub use order::{
-    Capacity, Command, Greeting, MAX_STORES, Mount, Order, Report, Spread, Store, Welcome,
+    Capacity, Command, Greeting, MAX_STORES, Mount, Order, Piece, Report, Spread, Store, Welcome,
 };
 pub use work::{Held, Holding, Origin, Owner, Part, Peer, Proof, Slice, Work, Worked, is_name};
 

@@ -67,6 +67,9 @@ pub enum Event {
         stores: Vec<Store>,
         /// All that it holds.
         holds: Vec<(Uid, Holding)>,
+        /// Those who may have more there: what is not told of them is where the log says.
+        #[serde(default)]
+        partial: Vec<Owner>,
         /// The jobs that it lets in.
         jobs: Vec<Job>,
     },

@@ -6,7 +6,9 @@ use crate::state::{Node, Phase, Site, VersionId, VersionState, Why, room};
 use std::collections::BTreeSet;
 use tarn_base::energy::Draw;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Capacity, Epoch, Held, Holding, Job, Order, Part, Proof, Store, Uid, Work};
+use tarn_proto::site::{
+    Capacity, Epoch, Held, Holding, Job, Order, Owner, Part, Proof, Store, Uid, Work,
+};
 
 impl Site {
     /// A node that takes orders says what it draws, and how many cores that is for. This is no event: no state follows from it.
@@ -33,7 +35,7 @@ impl Site {
         &mut self,
         name: &str,
         (capacity, stores): (Capacity, Vec<Store>),
-        holds: Vec<(Uid, Holding)>,
+        (holds, partial): (Vec<(Uid, Holding)>, &[Owner]),
         jobs: &[Job],
     ) {
         if self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(name) {
@@ -56,7 +58,7 @@ impl Site {
             _ => true,
         });
         let doomed = node.doomed.clone();
-        self.compare(name, holds, &doomed);
+        self.compare(name, (holds, partial), &doomed);
         let free = |store: &str| {
             let told = stores.iter().find(|s| s.name == store);
             told.map_or(lone, |store| store.capacity.free)
@@ -81,7 +83,12 @@ impl Site {
     }
 
     /// What a node says that it holds is compared with what the log says.
-    fn compare(&mut self, name: &str, holds: Vec<(Uid, Holding)>, doomed: &BTreeSet<(Uid, Held)>) {
+    fn compare(
+        &mut self,
+        name: &str,
+        (holds, partial): (Vec<(Uid, Holding)>, &[Owner]),
+        doomed: &BTreeSet<(Uid, Held)>,
+    ) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(name) else {
             return;
@@ -91,13 +98,19 @@ impl Site {
         // Those that it does not tell of, unless their store is not there.
         let is_away = |store: &String| node.level(store).is_some_and(|level| level.is_away);
         let mut lost: BTreeSet<(Part, String)> = BTreeSet::new();
-        for part in &known {
+        let is_told = |part: &&Part| !partial.contains(&part.owner);
+        for part in known.iter().filter(is_told) {
             let places = node.places.get(part).cloned();
             let places = places.unwrap_or_else(|| BTreeSet::from([String::new()]));
             let gone = places.into_iter().filter(|store| !is_away(store));
             lost.extend(gone.map(|store| (part.clone(), store)));
         }
-        for (user, holding) in holds {
+        // What has no name of a dataset is no part, whoever has put it there.
+        let is_part = |(_, holding): &(Uid, Holding)| {
+            let part = holding.held.part();
+            part.is_none_or(|part| part.folder().is_some())
+        };
+        for (user, holding) in holds.into_iter().filter(is_part) {
             let store = holding.store;
             let held = match holding.held {
                 Held::Part(part) => Held::part_in(&part, &store),

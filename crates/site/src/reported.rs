@@ -29,7 +29,7 @@ impl Site {
             }
             Report::Worked { what, .. } => match what {
                 Worked::Failed(why) => self.unreported(id, &why),
-                Worked::Done | Worked::Inventory(_) => self.worked(id, None),
+                Worked::Done | Worked::Inventory { .. } => self.worked(id, None),
                 Worked::Serving { port } => {
                     let ordered = self.orders.get(&id);
                     if let Some((job, node)) = ordered.and_then(|o| match o.why {

@@ -3,7 +3,7 @@
 
 use super::Input;
 use crate::Fault;
-use crate::site::Stranger;
+use crate::site::Strangers;
 use anyhow::Context;
 use rustix::net::sockopt;
 use std::collections::BTreeMap;
@@ -12,7 +12,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{RecvTimeoutError, Sender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,9 +32,6 @@ const MAX_ASK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether a client that waits is still there.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Those from other hosts at a time that have not proven who they are.
-const STRANGERS: usize = 64;
 
 /// Slurm's user, and where what is asked goes.
 #[derive(Debug, Clone)]
@@ -86,7 +82,7 @@ pub(super) fn serve(path: &Path, far: SocketAddr, desk: Desk) -> Result<(), Faul
             }
         }
     };
-    let strangers = Arc::new(AtomicUsize::new(0));
+    let strangers = Strangers::default();
     let accept_far = move || {
         loop {
             if let Some((stream, from)) = accepted(far.accept()) {
@@ -195,11 +191,14 @@ fn meet(
     from: SocketAddr,
     desk: &Desk,
     counts: &Arc<Counts>,
-    strangers: &Arc<AtomicUsize>,
+    strangers: &Strangers,
 ) {
-    let Some(stranger) = Stranger::take(strangers, STRANGERS) else {
-        tracing::warn!(%from, "refused: too many strangers at a time");
-        return;
+    let stranger = match strangers.admit(&stream, from) {
+        Ok((stranger, _)) => stranger,
+        Err(e) => {
+            tracing::warn!("nobody can be accepted now: {e}");
+            return;
+        }
     };
     let (desk, counts) = (desk.clone(), Arc::clone(counts));
     let talk = move || {

@@ -163,6 +163,7 @@ mod tests {
                 persistent: false,
             },
             holds: Vec::new(),
+            partial: Vec::new(),
             jobs: Vec::new(),
         }
     }

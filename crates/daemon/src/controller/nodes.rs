@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_munge::{Munge, Reader, Writer, open};
-use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Report, VERSION, Welcome};
+use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Piece, Report, VERSION, Welcome};
 
 /// Seconds between tries to reach a node that does not answer; the last one for ever.
 const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
@@ -200,16 +200,28 @@ impl About {
             oldest: OLDEST,
             newest: VERSION,
             epoch: self.epoch,
+            pieces: true,
         })?;
-        let (capacity, stores, holds, jobs, is_behind) = match reader.receive(INVENTORY)? {
+        let (capacity, stores, holds, partial, jobs, is_behind) = match reader.receive(INVENTORY)? {
             Welcome::Ready {
                 capacity,
                 stores,
-                holds,
+                mut holds,
+                partial,
+                pieces,
                 jobs,
                 is_behind,
                 ..
-            } => (capacity, stores, holds, jobs, is_behind),
+            } => {
+                // Of each user as much as a node tells of anybody.
+                let mut is_last = !pieces;
+                while !is_last {
+                    let piece: Piece = reader.receive(PATIENCE)?;
+                    holds.extend(piece.holds);
+                    is_last = piece.is_last;
+                }
+                (capacity, stores, holds, partial, jobs, is_behind)
+            }
             Welcome::Stale(epoch) => bail!(
                 "it has had orders of controller number {epoch}, this is number {}: two controllers with different state folders?",
                 self.epoch
@@ -227,6 +239,7 @@ impl About {
             capacity,
             stores,
             holds,
+            partial,
             jobs,
             orders,
         };

@@ -1,7 +1,8 @@
 //! The memory of jobs that have encrypted data, where that is in clear: a tmpfs a job, which nobody reaches by a path, with a folder for
 //! each user whose data is there. docs/site.md, "Encryption between jobs".
 
-use rustix::fs::{Gid as Group, Mode, Uid as User, chmod, chown, mkdir};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Gid as Group, Mode, OFlags, Uid as User, chmod, chown, mkdir, open};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -13,6 +14,24 @@ use tarn_sys::namespace::{mount_memory, unmount};
 const ALL: &str = "all";
 /// Of folders that users pass through: they cannot be listed.
 const PASSED: u32 = 0o711;
+
+/// What was a job's: memory that no path leads to any more. It is free when nobody has it open.
+pub(super) struct Rest {
+    job: Job,
+    folder: OwnedFd,
+}
+
+fn not_removed(job: Job, why: &dyn std::fmt::Display) -> Refusal {
+    let text = format!("what job {job} had in clear cannot be removed: {why}");
+    Refusal::new(Code::Io, text)
+}
+
+impl Rest {
+    /// Removes all that is in it: whoever still sees it sees nothing any more.
+    pub(super) fn clear(self) -> Result<(), Refusal> {
+        tarn_movers::clear(&self.folder).map_err(|e| not_removed(self.job, &e))
+    }
+}
 
 /// The memory of all jobs of a node.
 pub(super) struct JobMemory {
@@ -100,25 +119,25 @@ impl JobMemory {
         Ok(())
     }
 
-    /// Removes what a job has, if it has anything: whoever still sees it sees nothing any more.
-    pub(super) fn remove(&self, job: Job) -> Result<(), Refusal> {
+    /// Takes what a job has, if it has anything, out of everybody's sight but that of who has it open. What is in it is still to be
+    /// [cleared](Rest::clear): there may be more than anybody wants to wait for.
+    pub(super) fn remove(&self, job: Job) -> Result<Option<Rest>, Refusal> {
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let place = self.of(job);
-        let removed = || -> std::io::Result<()> {
+        let removed = || -> std::io::Result<Option<Rest>> {
+            let mut rest = None;
             if device(&place)? != device(&self.all)? {
-                for entry in std::fs::read_dir(&place)? {
-                    std::fs::remove_dir_all(entry?.path())?;
-                }
+                let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let folder = open(&place, flags, Mode::empty())?;
                 unmount(&place)?;
+                rest = Some(Rest { job, folder });
             }
-            std::fs::remove_dir(&place)
+            std::fs::remove_dir(&place)?;
+            Ok(rest)
         };
         match removed() {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                let text = format!("what job {job} had in clear cannot be removed: {e}");
-                Err(Refusal::new(Code::Io, text))
-            }
-            _ => Ok(()),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(not_removed(job, &e)),
+            rest => Ok(rest.unwrap_or(None)),
         }
     }
 

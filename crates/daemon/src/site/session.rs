@@ -1,25 +1,26 @@
 //! A session of the controller: its orders, and what came of them.
 
+use super::audit::Audit;
+use super::crew::{Task, Wanted};
 use super::keys::Secrets;
 use super::{Site, project};
 use anyhow::Context;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Shutdown, SocketAddr};
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use tarn_munge::{Reader, Writer};
 use tarn_ports::Meter;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Command, Epoch, Gid, Greeting, Held, Holding, Job, OLDEST, Order, Owner, Part, Report, Uid,
-    VERSION, Welcome, Work, Worked,
+    Command, Epoch, Gid, Greeting, Held, Job, OLDEST, Order, Owner, Part, Report, Uid, VERSION,
+    Welcome, Work, Worked,
 };
 
+/// Bytes of a work in the audit log.
+const MAX_ABOUT: usize = 2048;
 /// How long the controller may be silent.
 const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
-/// How long a user's worker may take to say what there is.
-const INVENTORY: Duration = Duration::from_secs(120);
 
 /// Serves whoever has proven that they may give orders, as long as their term is the highest.
 pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, from: SocketAddr) {
@@ -105,8 +106,13 @@ fn welcome(
         }
     }
     site.crew.rekey(secrets);
-    let (holds, is_behind) = site.inventory();
+    let mut all = site.inventory();
+    all.share_out(greeting.pieces);
     let (capacity, stores) = site.stores.told();
+    let holds = match greeting.pieces {
+        true => Vec::new(),
+        false => std::mem::take(&mut all.holds),
+    };
     writer.send(&Welcome::Ready {
         version,
         tarn: env!("CARGO_PKG_VERSION").into(),
@@ -114,10 +120,46 @@ fn welcome(
         capacity,
         stores,
         holds,
+        partial: all.partial.iter().copied().collect(),
+        pieces: greeting.pieces,
         jobs: site.jobs(),
-        is_behind,
+        is_behind: all.is_behind,
     })?;
+    if greeting.pieces {
+        all.tell(writer)?;
+    }
     Ok(greeting.epoch)
+}
+
+/// What came of something that no worker does: it is logged, and reported.
+fn ended(
+    audit: &Audit,
+    user: Uid,
+    what: &str,
+    result: Result<(), Refusal>,
+    (number, reports): (u64, &Sender<Report>),
+) {
+    let what = match result {
+        Ok(()) => {
+            audit.done(user, what);
+            Worked::Done
+        }
+        Err(why) => {
+            audit.refused(Some(user), what, &why.text);
+            Worked::Failed(why)
+        }
+    };
+    let _ = reports.send(Report::Worked { number, what });
+}
+
+/// A work, as the audit log has it.
+fn brief(work: &Work) -> String {
+    let mut text = format!("{work:?}");
+    if text.len() > MAX_ABOUT {
+        text.truncate(text.floor_char_boundary(MAX_ABOUT));
+        text += "...";
+    }
+    text
 }
 
 /// Writes what came of orders, and signs of life.
@@ -135,111 +177,20 @@ fn report(writer: &mut Writer, queue: &Receiver<Report>) {
 }
 
 impl Site {
-    /// All that users have here, and whether keys of it may be wrapped with an older secret. A user whose worker cannot say it has
-    /// nothing, as far as the controller is concerned.
-    fn inventory(&self) -> (Vec<(Uid, Holding)>, bool) {
-        let mut all: Vec<(Uid, Holding)> = Vec::new();
-        let mut is_unseen = false;
-        let mut projects = project::all(&self.stores);
-        for user in self.crew.users() {
-            // What is a project's is told by one of its members who have something here.
-            let groups = project::standing(user, self.group_of(user));
-            let groups = groups.map(|(_, groups)| groups).unwrap_or_default();
-            let (own, others) = projects.into_iter().partition(|gid| groups.contains(gid));
-            projects = others;
-            let said = self.inventory_of(user, own);
-            match said {
-                Ok(holds) => all.extend(holds.into_iter().map(|holding| (user, holding))),
-                Err(why) => {
-                    tracing::warn!(user, "what this user has here is not known: {why}");
-                    is_unseen = true;
-                }
-            }
-        }
-        if !projects.is_empty() {
-            tracing::warn!(
-                ?projects,
-                "what these projects have here is not known: none of their members has anything else here"
-            );
-        }
-        self.have_wrapped(&mut all);
-        let is_behind = is_unseen || all.iter().any(|(_, holding)| holding.is_behind);
-        (all, is_behind)
-    }
-
-    fn inventory_of(&self, user: Uid, projects: Vec<Gid>) -> Result<Vec<Holding>, Refusal> {
-        match self.answer(user, Work::Inventory(projects))? {
-            Worked::Inventory(holds) => Ok(holds),
-            other => Err(Refusal::new(Code::Internal, format!("it says {other:?}"))),
-        }
-    }
-
-    /// Has those who have made what is a project's wrap its keys with the newest secret: another member cannot.
-    fn have_wrapped(&self, all: &mut [(Uid, Holding)]) {
-        let mut makers: BTreeMap<Uid, BTreeSet<Part>> = BTreeMap::new();
-        for (_, holding) in all.iter().filter(|(_, holding)| holding.is_behind) {
-            if let Some(part) = holding.held.part()
-                && matches!(part.owner, Owner::Project(_))
-                && let Ok(Some(maker)) = project::maker(&self.stores, part)
-            {
-                makers.entry(maker).or_default().insert(part.clone());
-            }
-        }
-        for (maker, parts) in makers {
-            match self.answer(maker, Work::WrapAnew(parts.iter().cloned().collect())) {
-                Ok(_) => {
-                    let is_done = |holding: &Holding| {
-                        holding.held.part().is_some_and(|part| parts.contains(part))
-                    };
-                    let done = all.iter_mut().filter(|(_, holding)| is_done(holding));
-                    done.for_each(|(_, holding)| holding.is_behind = false);
-                }
-                Err(why) => tracing::warn!(maker, "keys of projects stay as they are: {why}"),
-            }
-        }
-    }
-
-    /// What a user's worker says of something that is no order of the controller's.
-    fn answer(&self, user: Uid, work: Work) -> Result<Worked, Refusal> {
-        let worker = self.crew.worker(user, self.group_of(user))?;
-        let (reports, said) = channel();
-        worker.give(0, work, reports);
-        match said.recv_timeout(INVENTORY) {
-            Ok(Report::Worked {
-                what: Worked::Failed(why),
-                ..
-            }) => Err(why),
-            Ok(Report::Worked { what, .. }) => Ok(what),
-            _ => Err(Refusal::new(Code::TimedOut, "its worker does not answer")),
-        }
-    }
-
-    /// The group that a user's folder was made with.
-    fn group_of(&self, user: Uid) -> Gid {
-        let own = |root: &Path| std::fs::symlink_metadata(root.join(format!("u{user}"))).ok();
-        let about = self.stores.roots().find_map(own);
-        about.map_or(user, |a| std::os::unix::fs::MetadataExt::gid(&a))
-    }
-
     fn obey(&self, command: Command, reports: &Sender<Report>) {
         let number = command.number;
-        let worked = |what| Report::Worked { number, what };
         let done = |user: Uid, what: &str, result: Result<(), Refusal>| {
-            let said = match result {
-                Ok(()) => {
-                    self.audit.done(user, what);
-                    Worked::Done
-                }
-                Err(why) => {
-                    self.audit.refused(Some(user), what, &why.text);
-                    Worked::Failed(why)
-                }
-            };
-            let _ = reports.send(worked(said));
+            ended(&self.audit, user, what, result, (number, reports));
+        };
+        let task = |about: String, order: Wanted| Task {
+            number,
+            order,
+            about: Some(about),
+            reports: reports.clone(),
         };
         match command.order {
             Order::Do { user, group, work } => {
-                let what = format!("{work:?}");
+                let what = brief(&work);
                 let (user, group) = match project::actor(&self.stores, user, group, &work) {
                     Ok(Some(actor)) => actor,
                     // It is not there, so it need not be removed; a part that is to be checked is none.
@@ -255,41 +206,56 @@ impl Site {
                         return;
                     }
                 };
-                let worker = self
+                let may = self
                     .allowed(user, group, &work)
-                    .and_then(|()| self.memory_for(user, group, &work))
-                    .and_then(|()| self.crew.worker(user, group));
-                match worker {
-                    Ok(worker) => {
-                        self.audit.done(user, &what);
-                        worker.give(number, *work, reports.clone());
-                    }
+                    .and_then(|()| self.memory_for(user, group, &work));
+                match may {
+                    Ok(()) => self.crew.give(user, group, task(what, Wanted::Work(work))),
                     Err(why) => done(user, &what, Err(why)),
                 }
             }
             Order::Stop(stopped) => {
                 self.crew.stop(stopped);
-                let _ = reports.send(worked(Worked::Done));
+                let what = Worked::Done;
+                let _ = reports.send(Report::Worked { number, what });
             }
-            Order::Serve { user, group } => match self.crew.worker(user, group) {
-                Ok(worker) => {
-                    let port = worker.port;
-                    let _ = reports.send(Report::Serving { number, port });
-                }
-                Err(why) => done(user, "serve", Err(why)),
-            },
+            Order::Serve { user, group } => {
+                self.crew
+                    .give(user, group, task("serve".into(), Wanted::Port));
+            }
             Order::Admit { job, user, mounts } => {
                 let memory = self.memory.of(job);
                 let result = self.door.admit((job, user), &memory, &mounts);
                 done(user, &format!("admit job {job}"), result);
             }
             Order::Dismiss(job) => {
-                let result = self.door.dismiss(job);
-                let result = result.and_then(|()| self.memory.remove(job));
-                done(0, &format!("dismiss job {job}"), result);
+                let what = format!("dismiss job {job}");
+                let removal = self
+                    .door
+                    .dismiss(job)
+                    .and_then(|()| self.memory.remove(job));
+                match removal {
+                    Ok(None) => done(0, &what, Ok(())),
+                    Err(why) => done(0, &what, Err(why)),
+                    // There may be much of it, however its user has piled it up.
+                    Ok(Some(rest)) => {
+                        let (audit, reports) = (Arc::clone(&self.audit), reports.clone());
+                        let clear = move || {
+                            let result = rest.clear();
+                            ended(&audit, 0, &what, result, (number, &reports));
+                        };
+                        let thread = std::thread::Builder::new().name("clear".into());
+                        if let Err(e) = thread.spawn(clear) {
+                            tracing::warn!(
+                                job,
+                                "its memory goes with its last process: no thread: {e}"
+                            );
+                        }
+                    }
+                }
             }
             Order::Look => {
-                let (capacity, meter) = (self.stores.told().0, std::sync::Arc::clone(&self.meter));
+                let (capacity, meter) = (self.stores.told().0, Arc::clone(&self.meter));
                 let reports = reports.clone();
                 let look = move || {
                     let _ = reports.send(Report::Capacity {

@@ -17,10 +17,9 @@ use super::keys::{UserKeys, WrappingKeys};
 use super::shelf::Shelf;
 use super::talk::Manner;
 use crate::pieces::Lent;
-use crate::work::{Held, open_folder, told};
+use crate::work::{Held, told};
 use anyhow::Context;
-use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -47,6 +46,8 @@ const MADE: &str = "made";
 const SOURCE: &str = "source";
 /// Bytes of a manifest that is believed to be one.
 const MAX_MANIFEST: u64 = 1 << 30;
+/// Bytes of what else lies beside a tree: a file's name, a hash, a wrapped key.
+const MAX_BESIDE: u64 = 4096;
 
 /// Streams of tasks on other nodes to pieces of the user's partitions: two a task and piece, for 16 tasks on each of 32 nodes. Each has a thread.
 const STREAMS_TO_PIECES: usize = 1024;
@@ -79,8 +80,6 @@ pub(super) struct Store {
     /// What is worked on: one work at a time has each, as an order may be given again while its first one goes on.
     busy: Mutex<BTreeSet<String>>,
     free: Condvar,
-    /// Locked: the worker before this one has ended.
-    _folders: Vec<OwnedFd>,
 }
 
 /// Something that one work has.
@@ -118,20 +117,10 @@ impl Store {
             .or_else(|_| start("0.0.0.0:0"))
             .context("no port for other nodes")?;
         let user = rustix::process::geteuid().as_raw();
-        let mut folders = Vec::new();
-        for (_, root) in &places {
-            let own = root.join(Owner::User(user).to_string());
-            let folder =
-                open_folder(&own).with_context(|| format!("cannot open {}", own.display()))?;
-            flock(&folder, FlockOperation::LockExclusive)
-                .with_context(|| format!("cannot lock {}", own.display()))?;
-            folders.push(folder);
-        }
         let store = Self {
             user,
             busy: Mutex::default(),
             free: Condvar::new(),
-            _folders: folders,
             places,
             node,
             object_endpoint: manner.object_endpoint,
@@ -285,15 +274,17 @@ impl Store {
         };
         let inside = [name, b"/manifest"].concat();
         let path = held.path_of(&inside);
-        let bytes = read_small(&path).map_err(|e| match e.kind() {
+        let bytes = read_small(&path, MAX_MANIFEST).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => held.missing(),
             _ => broken(e.to_string()),
         })?;
         let manifest = Manifest::decode(&bytes).map_err(|e| broken(e.to_string()))?;
-        let single = held.path_of(&[name, b"/file"].concat());
-        let file = std::fs::read(single).ok();
-        let file = file.and_then(|name| String::from_utf8(name).ok());
-        let origin = read_small(&held.path_of(&[name, b"/", SOURCE.as_bytes()].concat())).ok();
+        let beside = |what: &[u8]| {
+            let path = held.path_of(&[name, b"/", what].concat());
+            read_small(&path, MAX_BESIDE).ok()
+        };
+        let file = beside(b"file").and_then(|name| String::from_utf8(name).ok());
+        let origin = beside(SOURCE.as_bytes());
         let origin = origin.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
         let proof = prove(&manifest, &bytes, (file, origin));
         let proof = proof.ok_or_else(|| broken("no hashes".into()))?;
@@ -756,7 +747,10 @@ fn prove(
 fn write(held: &Held, whole: &[u8], name: &str, content: &[u8]) -> Result<(), Refusal> {
     let written = || {
         let path = held.path_of(&[whole, b"/", name.as_bytes()].concat());
-        let mut file = std::fs::File::create(path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666))?;
+        let mut file = std::fs::File::from(opened);
         std::io::Write::write_all(&mut file, content)?;
         file.sync_all()
     };
@@ -775,14 +769,15 @@ fn hidden(name: &[u8], what: &str) -> Vec<u8> {
     [HIDDEN.as_bytes(), name, b".", what.as_bytes()].concat()
 }
 
-fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
+/// Reads a file that lies where a user may have put anything: a plain one of at most so many bytes, and nothing that it leads to.
+fn read_small(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let about = file.metadata()?;
-    if !about.is_file() || about.len() > MAX_MANIFEST {
-        return Err(std::io::Error::other("it is no manifest"));
+    if !about.is_file() || about.len() > most {
+        return Err(std::io::Error::other("it is no file of tarn's"));
     }
     let mut bytes = Vec::new();
-    std::io::Read::read_to_end(&mut std::io::Read::take(file, MAX_MANIFEST), &mut bytes)?;
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, most), &mut bytes)?;
     Ok(bytes)
 }

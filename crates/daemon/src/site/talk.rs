@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 use tarn_proto::site::{Gid, MAX_FRAME, Work, Worked, decode, encode};
 
 /// How workers of a node copy.
@@ -67,6 +68,13 @@ pub(super) enum Said {
         /// What.
         what: Worked,
     },
+    /// It is there.
+    Alive,
+}
+
+impl Said {
+    /// How often a worker says that it is there: one that its user has stopped does not.
+    pub(super) const BEAT: Duration = Duration::from_secs(3);
 }
 
 /// Says something.

@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(5);
 struct Shared {
     store: Store,
     /// Messages are written whole, and not under the queue's lock: who writes may wait for who reads.
-    socket: Mutex<UnixStream>,
+    socket: Arc<Mutex<UnixStream>>,
     /// To end it.
     closer: UnixStream,
     queue: Mutex<Queue>,
@@ -85,11 +85,15 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     else {
         anyhow::bail!("the first word of tarnd is not the beginning");
     };
+    let speaking = Arc::new(Mutex::new(socket.try_clone()?));
+    let beating = Arc::clone(&speaking);
+    let thread = std::thread::Builder::new().name("beat".into());
+    thread.spawn(move || beat(&beating))?;
     let store = Store::open(stores, node, (&keys, manner), projects)?;
-    say(&socket, &Said::Serving { port: store.port() })?;
+    speak(&speaking, &Said::Serving { port: store.port() })?;
     let shared = Arc::new(Shared {
         store,
-        socket: Mutex::new(socket.try_clone()?),
+        socket: speaking,
         closer: socket.try_clone()?,
         queue: Mutex::default(),
     });
@@ -109,6 +113,18 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn speak(socket: &Mutex<UnixStream>, said: &Said) -> std::io::Result<()> {
+    let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
+    say(&socket, said)
+}
+
+/// Says that this process is there, until nobody hears it.
+fn beat(socket: &Mutex<UnixStream>) {
+    while speak(socket, &Said::Alive).is_ok() {
+        std::thread::sleep(Said::BEAT);
+    }
 }
 
 impl Shared {
@@ -167,9 +183,7 @@ impl Shared {
                     .unwrap_or_else(Worked::Failed),
             };
             // A tarnd that is gone reads none, and ends this one.
-            let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = say(&socket, &Said::Worked { number, what });
-            drop(socket);
+            let _ = speak(&self.socket, &Said::Worked { number, what });
             let mut queue = self.queue();
             queue.controls.remove(&number);
             queue.moves -= usize::from(is_move);

@@ -4,6 +4,7 @@
 mod munged;
 
 mod attacks;
+mod hostile;
 mod levels;
 mod node;
 mod outside;

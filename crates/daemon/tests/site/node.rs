@@ -35,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     /// What the node held when it began.
     pub(crate) holds: Vec<(Uid, Holding)>,
+    /// Those who may have held more.
+    pub(crate) partial: Vec<Owner>,
     /// Keys may be wrapped with an older secret.
     pub(crate) is_behind: bool,
     /// Its stores with names.
@@ -218,22 +220,36 @@ impl Node {
                 oldest: OLDEST,
                 newest: VERSION,
                 epoch,
+                pieces: true,
             })
             .unwrap();
         match reader.receive(SOON).unwrap() {
             Welcome::Ready {
-                holds,
+                mut holds,
+                partial,
+                pieces,
                 is_behind,
                 stores,
                 ..
-            } => Ok(Session {
-                stores,
-                is_behind,
-                reader,
-                writer,
-                number: 0,
-                holds,
-            }),
+            } => {
+                assert!(pieces && holds.is_empty());
+                loop {
+                    let piece: Piece = reader.receive(SOON).unwrap();
+                    holds.extend(piece.holds);
+                    if piece.is_last {
+                        break;
+                    }
+                }
+                Ok(Session {
+                    stores,
+                    is_behind,
+                    reader,
+                    writer,
+                    number: 0,
+                    holds,
+                    partial,
+                })
+            }
             other => Err(Box::new(other)),
         }
     }

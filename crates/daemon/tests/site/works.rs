@@ -62,7 +62,8 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     let all = vec![Held::Job(5), Held::Part(part(ALICE, "mesh", 0))];
     session.done(ALICE, Work::Remove(all.clone()));
     session.done(ALICE, Work::Remove(all));
-    let Worked::Inventory(left) = session.work(ALICE, Work::Inventory(Vec::new())) else {
+    let Worked::Inventory { holds: left, .. } = session.work(ALICE, Work::Inventory(Vec::new()))
+    else {
         panic!("no inventory");
     };
     assert_eq!(left.len(), 1);
@@ -532,7 +533,8 @@ fn a_jobs_partitions_are_its_users_own_and_go_with_its_folders() {
     assert!(!folder.join("x").exists());
     session.done(ALICE, Work::Remove(vec![Held::Job(5)]));
     assert!(!folder.exists());
-    let Worked::Inventory(left) = session.work(ALICE, Work::Inventory(Vec::new())) else {
+    let Worked::Inventory { holds: left, .. } = session.work(ALICE, Work::Inventory(Vec::new()))
+    else {
         panic!("no inventory");
     };
     assert!(left.is_empty(), "{left:?}");

@@ -15,6 +15,9 @@ pub struct Greeting {
     pub newest: u16,
     /// Its term.
     pub epoch: Epoch,
+    /// It takes what the node holds in [pieces](Piece), behind the node's first word. An older one takes it in that.
+    #[serde(default)]
+    pub pieces: bool,
 }
 
 /// The node's first word.
@@ -33,8 +36,14 @@ pub enum Welcome {
         /// All its stores, fast to slow; none of a node whose one store has no name.
         #[serde(default)]
         stores: Vec<Store>,
-        /// All that it holds, with the user whose worker said so.
+        /// All that it holds, with the user whose worker said so. None where pieces follow.
         holds: Vec<(Uid, Holding)>,
+        /// Those who may have more there than is told: what is not told of them is neither there nor gone.
+        #[serde(default)]
+        partial: Vec<Owner>,
+        /// [Pieces](Piece) follow.
+        #[serde(default)]
+        pieces: bool,
         /// The jobs that it lets in.
         jobs: Vec<Job>,
         /// Keys there may be wrapped with an older secret still: some could not be wrapped anew, or were not seen.
@@ -45,6 +54,15 @@ pub enum Welcome {
     Stale(Epoch),
     /// They speak no version in common: what it speaks.
     Version(u16, u16),
+}
+
+/// Some of what a node holds, as one user may have much.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// With the user whose worker said so.
+    pub holds: Vec<(Uid, Holding)>,
+    /// Nothing more follows.
+    pub is_last: bool,
 }
 
 /// A node's store.

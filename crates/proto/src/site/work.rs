@@ -282,6 +282,16 @@ pub struct Holding {
     pub store: String,
 }
 
+impl Holding {
+    /// Bytes that it takes in a message, at most.
+    pub fn weight(&self) -> usize {
+        let names = |part: &Part| part.workflow.len() + part.dataset.len();
+        let file = self.proof.as_ref().and_then(|proof| proof.file.as_ref());
+        // A control character in a file's name takes six.
+        512 + self.held.part().map_or(0, names) + file.map_or(0, |name| 6 * name.len())
+    }
+}
+
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Worked {
@@ -295,7 +305,12 @@ pub enum Worked {
         moved: u64,
     },
     /// Of [`Work::Inventory`].
-    Inventory(Vec<Holding>),
+    Inventory {
+        /// What there is.
+        holds: Vec<Holding>,
+        /// Of whom there is more.
+        partial: Vec<Owner>,
+    },
     /// Of [`Work::Share`]: the port of the worker, which stays as long as pieces are lent.
     Serving {
         /// The port.

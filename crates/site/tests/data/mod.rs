@@ -651,6 +651,36 @@ fn orphans_are_shown_to_and_removed_by_whom_they_belong_to() {
 }
 
 #[test]
+fn what_is_not_told_of_whom_a_node_tells_little_is_where_it_was() {
+    for is_partial in [true, false] {
+        let mut world = with_x(2);
+        let (part, proof) = world.nodes["n1"].parts.clone().pop_first().unwrap();
+        world.close("n1");
+        let store = world.nodes.get_mut("n1").unwrap();
+        let kept = std::mem::take(&mut store.parts);
+        // Nor is what has no name of a dataset anybody's, whoever has put it there.
+        let forged = Part {
+            workflow: "a\nb".into(),
+            ..part.clone()
+        };
+        store.parts.insert(forged, proof);
+        store.partial = Vec::from_iter(is_partial.then_some(part.owner));
+        world.open("n1");
+        world.settle();
+        world.nodes.get_mut("n1").unwrap().parts = kept;
+        let Some(Said::Nodes(nodes)) = world.site.answer(0, &[], false, &Ask::Nodes) else {
+            panic!("no nodes");
+        };
+        assert_eq!(nodes[0].orphans, 0);
+        let reads = by(ALICE, "w", vec![(Role::In, dataset("x"))]);
+        assert_eq!(world.staged(9, Stage::Setup(Box::new(reads))), Said::Done);
+        let said = world.pre_run(9, &["n2"]);
+        assert_eq!(said == Said::Done, is_partial, "{said:?}");
+        world.check_replay(Config::default());
+    }
+}
+
+#[test]
 fn what_is_scattered_is_promised_once_for_a_quota() {
     let config = Config {
         quota: 4 << 20,

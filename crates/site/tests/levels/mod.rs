@@ -512,6 +512,7 @@ fn what_is_there_is_told_by_store() {
         capacity: store.capacity.clone(),
         stores: vec![store],
         holds: Vec::new(),
+        partial: Vec::new(),
         jobs: Vec::new(),
     });
     let Some(Said::Nodes(nodes)) = world.site.answer(ALICE, &[], false, &Ask::Nodes) else {

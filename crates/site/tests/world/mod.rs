@@ -47,6 +47,8 @@ pub(crate) struct Store {
     /// Of its worker.
     pub(crate) port: u16,
     pub(crate) is_up: bool,
+    /// Those of whom it does not tell all.
+    pub(crate) partial: Vec<Owner>,
 }
 
 /// The site and its nodes; `log` is what the controller would have written.
@@ -280,6 +282,7 @@ impl World {
             stores: stores.collect(),
             capacity: capacity(self.capacity, true),
             holds,
+            partial: store.partial.clone(),
             jobs,
         };
         self.event(event);
@@ -580,7 +583,10 @@ impl World {
                 Worked::Done
             }
             Work::WrapAnew(_) => Worked::Done,
-            Work::Inventory(_) => Worked::Inventory(Vec::new()),
+            Work::Inventory(_) => Worked::Inventory {
+                holds: Vec::new(),
+                partial: Vec::new(),
+            },
         }
     }
 

@@ -4,57 +4,99 @@ use super::{HIDDEN, MADE, Store};
 use std::path::{Path, PathBuf};
 use tarn_ports::Mover;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked};
+use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked, is_name};
 
-/// Things that an inventory names; more is an error.
-const MAX_HOLDINGS: usize = 200_000;
+/// Bytes that are told of what one owner has here, and of all owners that one worker tells of.
+const MOST_OF_OWNER: usize = 4 << 20;
+const MOST: usize = 24 << 20;
+
+/// What is told, and who has more.
+#[derive(Default)]
+struct Told {
+    all: Vec<Holding>,
+    /// Bytes of all of it.
+    weight: usize,
+    partial: Vec<Owner>,
+}
+
+impl Told {
+    /// Tells of something, if there is room for it in what is told of its owner. False if nothing more of theirs is told.
+    fn add(&mut self, owner: Owner, room: &mut usize, holding: Holding) -> bool {
+        let weight = holding.weight();
+        if weight > *room || self.weight + weight > MOST {
+            self.partial.push(owner);
+            *room = 0;
+            return false;
+        }
+        *room -= weight;
+        self.weight += weight;
+        self.all.push(holding);
+        true
+    }
+}
 
 impl Store {
     pub(super) fn inventory(&self, projects: &[Gid]) -> Result<Worked, Refusal> {
-        let mut all = Vec::new();
+        let mut told = Told::default();
         let own = Owner::User(self.user);
-        let projects = projects.iter();
-        let owners = std::iter::once(own).chain(projects.map(|gid| Owner::Project(*gid)));
-        let owners: Vec<Owner> = owners.collect();
-        for place in &self.places {
-            for owner in &owners {
-                self.parts_of(*owner, place, &mut all)?;
+        let projects = projects.iter().map(|gid| Owner::Project(*gid));
+        for owner in std::iter::once(own).chain(projects) {
+            let mut room = MOST_OF_OWNER;
+            for place in &self.places {
+                let is_all = (owner != own || self.jobs_in(place, &mut room, &mut told)?)
+                    && self.parts_of(owner, place, &mut room, &mut told)?;
+                if !is_all {
+                    break;
+                }
             }
-            self.jobs_in(place, &mut all)?;
         }
-        Ok(Worked::Inventory(all))
+        Ok(Worked::Inventory {
+            holds: told.all,
+            partial: told.partial,
+        })
     }
 
     fn jobs_in(
         &self,
         (store, root): &(String, PathBuf),
-        all: &mut Vec<Holding>,
-    ) -> Result<(), Refusal> {
+        room: &mut usize,
+        told: &mut Told,
+    ) -> Result<bool, Refusal> {
         let own = Owner::User(self.user);
         for name in self.names(root, Path::new(&format!("{own}/j")))? {
             if let Ok(job) = name.parse() {
                 let held = self.held(root, Path::new(&format!("{own}/j/{job}")), false)?;
-                all.push(Holding {
+                let holding = Holding {
                     store: store.clone(),
                     held: Held::Job(job),
                     proof: None,
                     is_behind: false,
                     stored: self.mover.stored(&held.path()).unwrap_or(0),
-                });
+                };
+                if !told.add(own, room, holding) {
+                    return Ok(false);
+                }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn parts_of(
         &self,
         owner: Owner,
         (store, root): &(String, PathBuf),
-        all: &mut Vec<Holding>,
-    ) -> Result<(), Refusal> {
+        room: &mut usize,
+        told: &mut Told,
+    ) -> Result<bool, Refusal> {
         let top = PathBuf::from(format!("{owner}/d"));
-        for workflow in self.names(root, &top)? {
-            for dataset in self.names(root, &top.join(&workflow))? {
+        // What has no name of a dataset is none.
+        let named = |folder: &Path| -> Result<Vec<String>, Refusal> {
+            let mut names = self.names(root, folder)?;
+            names.retain(|name| is_name(name));
+            Ok(names)
+        };
+        for workflow in named(&top)? {
+            for dataset in named(&top.join(&workflow))? {
                 let folder = top.join(&workflow).join(&dataset);
                 for version in self.names(root, &folder)? {
                     for part in self.names(root, &folder.join(&version))? {
@@ -68,28 +110,26 @@ impl Store {
                             version,
                             part,
                         };
-                        if all.len() >= MAX_HOLDINGS {
-                            let text =
-                                format!("more than {MAX_HOLDINGS} parts lie in {}", top.display());
-                            return Err(Refusal::new(Code::Busy, text));
-                        }
                         let found = self.manifest_at(root, &part).ok();
                         let is_behind = found.as_ref().is_some_and(|(held, _, proof)| {
                             self.stays_behind(held, (&part, proof))
                         });
                         let proof = found.map(|(_, _, proof)| proof);
-                        all.push(Holding {
+                        let holding = Holding {
                             store: store.clone(),
                             stored: proof.as_ref().map_or(0, |p| p.bytes),
                             held: Held::Part(part),
                             proof,
                             is_behind,
-                        });
+                        };
+                        if !told.add(owner, room, holding) {
+                            return Ok(false);
+                        }
                     }
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether the newest secret does not wrap a part's key, after all that this worker can do: in a project its maker alone can.

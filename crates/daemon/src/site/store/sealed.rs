@@ -2,7 +2,7 @@
 //! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
 
 use super::super::keys::WrappingKeys;
-use super::{MADE, Store, copying, hidden, read_small, told, write};
+use super::{MADE, MAX_BESIDE, Store, copying, hidden, read_small, told, write};
 use crate::work::Held;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tarn_base::hash::Hash;
@@ -143,8 +143,8 @@ fn of<'a>(keys: &'a WrappingKeys, part: &Part) -> Result<&'a [WrappingKey], Refu
 }
 
 fn open_to_write(path: &std::path::Path) -> std::io::Result<std::fs::File> {
-    let flags =
-        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+    use rustix::fs::OFlags;
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?.into())
 }
 
@@ -171,7 +171,7 @@ impl Store {
 
     pub(super) fn wrapped_of(&self, held: &Held) -> Result<Option<Vec<u8>>, Refusal> {
         let path = held.path_of(&[held.name(), b"/", KEY.as_bytes()].concat());
-        match read_small(&path) {
+        match read_small(&path, MAX_BESIDE) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => {

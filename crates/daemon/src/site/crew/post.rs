@@ -1,0 +1,221 @@
+//! A user's queue: what the user's worker is to do, and a thread that sees to it. It ends with the worker.
+
+use super::worker::Worker;
+use super::{Crew, Task, lock};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Uid};
+
+/// Orders of one user that wait to be written to the worker.
+const MAX_WAITING: usize = 16_384;
+/// A user whose worker did not answer, or did not begin, is given the next one after so long; twice as long each time.
+const PAUSE: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(300);
+/// How long a thread without a worker waits for more before it ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Something to be said to a worker.
+pub(super) enum Item {
+    /// It is to do this, in this group.
+    Task(Gid, Task),
+    /// What it does for this number is to be stopped.
+    Stop(u64),
+    /// Its user's keys are others now.
+    Keys,
+}
+
+/// A user's queue.
+pub(super) struct Post {
+    user: Uid,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Item>,
+    has_thread: bool,
+    worker: Option<Arc<Worker>>,
+    /// Workers in a row that did not answer, and until when there is no next one.
+    silent: u32,
+    until: Option<(Instant, String)>,
+}
+
+impl Post {
+    pub(super) fn new(user: Uid) -> Self {
+        Self {
+            user,
+            state: Mutex::default(),
+            news: Condvar::new(),
+        }
+    }
+
+    /// Whether nothing is known of the user that another post would not know.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        !state.has_thread && state.worker.is_none()
+    }
+
+    /// Puts it behind what waits already. What cannot wait comes back.
+    pub(super) fn add(
+        self: &Arc<Self>,
+        item: Item,
+        crew: &Arc<Crew>,
+    ) -> Result<(), (Task, Refusal)> {
+        let mut state = lock(&self.state);
+        let is_full = state.waiting.len() >= MAX_WAITING;
+        let refused = |item, why| match item {
+            Item::Task(_, task) => Err((task, why)),
+            Item::Stop(_) | Item::Keys => Ok(()),
+        };
+        if is_full && matches!(item, Item::Task(..)) {
+            let text = format!("{MAX_WAITING} orders of user {} wait already", self.user);
+            return refused(item, Refusal::new(Code::Busy, text));
+        }
+        if !state.has_thread {
+            let (post, crew) = (Arc::clone(self), Arc::clone(crew));
+            let thread = std::thread::Builder::new().name("post".into());
+            if let Err(e) = thread.spawn(move || post.serve(&crew)) {
+                let text = format!("no thread for the worker of user {}: {e}", self.user);
+                return refused(item, Refusal::new(Code::Busy, text));
+            }
+            state.has_thread = true;
+        }
+        state.waiting.push_back(item);
+        self.news.notify_all();
+        Ok(())
+    }
+
+    /// Tells a worker that there is; one that begins later knows it.
+    pub(super) fn tell(self: &Arc<Self>, item: Item, crew: &Arc<Crew>) {
+        if !self.is_idle() {
+            let _ = self.add(item, crew);
+        }
+    }
+
+    /// Stops what is done for this number, or waits to be.
+    pub(super) fn stop(self: &Arc<Self>, number: u64, crew: &Arc<Crew>) {
+        let mut state = lock(&self.state);
+        let is_it = |item: &Item| matches!(item, Item::Task(_, task) if task.number == number);
+        if let Some(at) = state.waiting.iter().position(is_it) {
+            let found = state.waiting.remove(at);
+            drop(state);
+            if let Some(Item::Task(_, task)) = found {
+                let why = Refusal::new(Code::Cancelled, "it was stopped before it began");
+                task.refuse(self.user, &crew.audit, why);
+            }
+            return;
+        }
+        let has_it = state.worker.as_ref().is_some_and(|w| w.has(number));
+        drop(state);
+        if has_it {
+            self.tell(Item::Stop(number), crew);
+        }
+    }
+
+    /// Says everything to the worker, which it starts, as long as there is something to say, or a worker.
+    fn serve(self: &Arc<Self>, crew: &Arc<Crew>) {
+        while let Some(item) = self.next() {
+            match item {
+                Item::Task(group, task) => match self.worker(group, crew) {
+                    Ok(worker) => worker.give(task),
+                    Err(why) => task.refuse(self.user, &crew.audit, why),
+                },
+                Item::Stop(number) => {
+                    if let Some(worker) = self.current() {
+                        worker.stop(number);
+                    }
+                }
+                Item::Keys => {
+                    let secrets = lock(&crew.secrets).clone();
+                    if let (Some(worker), Some(secrets)) = (self.current(), secrets) {
+                        worker.rekey(&secrets);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is next; `None` when the thread is to end.
+    fn next(&self) -> Option<Item> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(item) = state.waiting.pop_front() {
+                return Some(item);
+            }
+            let waited = self.news.wait_timeout(state, IDLE);
+            let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            if waited.timed_out() && state.waiting.is_empty() && state.worker.is_none() {
+                state.has_thread = false;
+                return None;
+            }
+        }
+    }
+
+    fn current(&self) -> Option<Arc<Worker>> {
+        lock(&self.state).worker.clone()
+    }
+
+    /// The user's worker, begun if there is none.
+    fn worker(self: &Arc<Self>, group: Gid, crew: &Arc<Crew>) -> Result<Arc<Worker>, Refusal> {
+        {
+            let state = lock(&self.state);
+            if let Some(worker) = &state.worker {
+                return Ok(Arc::clone(worker));
+            }
+            if let Some((until, why)) = &state.until
+                && let left = until.saturating_duration_since(Instant::now())
+                && !left.is_zero()
+            {
+                let text = format!(
+                    "no worker of user {} is started for another {} s: {why}",
+                    self.user,
+                    left.as_secs() + 1
+                );
+                return Err(Refusal::new(Code::Busy, text));
+            }
+        }
+        let (worker, listening) = crew.hire(self.user, group).inspect_err(|why| {
+            self.failed(&why.text);
+        })?;
+        let worker = Arc::new(worker);
+        lock(&self.state).worker = Some(Arc::clone(&worker));
+        let (post, theirs) = (Arc::clone(self), Arc::clone(&worker));
+        let thread = std::thread::Builder::new().name("worker".into());
+        let listen = move || {
+            let silent = theirs.listen(listening);
+            lock(&post.state).worker = None;
+            match silent {
+                Some(why) => {
+                    post.failed(&why);
+                    theirs.over(&why);
+                }
+                None => theirs.over("it died"),
+            }
+        };
+        if let Err(e) = thread.spawn(listen) {
+            // What has begun ends, as its socket is closed.
+            lock(&self.state).worker = None;
+            let text = format!("no thread for the worker of user {}: {e}", self.user);
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        Ok(worker)
+    }
+
+    /// A worker did not answer, or did not begin: the next one may wait.
+    fn failed(&self, why: &str) {
+        let mut state = lock(&self.state);
+        let pause = PAUSE.saturating_mul(1 << state.silent.min(16)).min(LONGEST);
+        state.silent += 1;
+        state.until = Some((Instant::now() + pause, why.to_owned()));
+    }
+
+    /// A worker has done something.
+    pub(super) fn answered(&self) {
+        let mut state = lock(&self.state);
+        (state.silent, state.until) = (0, None);
+    }
+}
