@@ -4,6 +4,7 @@
  * only libtarn.
  */
 #include "hdf5.h"
+#include "order.h"
 #include "store.h"
 #include "vfd.h"
 
@@ -20,8 +21,9 @@
 #define PIECES 256
 /* Bytes that are compared at once. */
 #define COMPARED 4096
-/* Of a superblock, as far as its end of file and checksum; of its version and the marks in it. */
-#define SUPERBLOCK 96
+/* Bytes of a file's structure that wait for a flush. */
+#define KEPT ((uint64_t)8 << 20)
+/* Where a superblock has its version and its marks. */
 #define VERSION_AT 8
 #define MARKS_AT 11
 #define SIGNATURE "\x89HDF\r\n\x1a\n"
@@ -42,6 +44,7 @@ struct file {
     struct vfd_file pub;
     struct hdf5 hdf5;
     struct store *store;
+    struct order order;
     uint64_t eoa;
     bool writers; /* it is one of several */
     bool swmr;    /* HDF5 is about to let it be read while it is written */
@@ -113,11 +116,19 @@ static struct vfd_file *open_file(const char *name, unsigned flags, int64_t fapl
     return NULL;
 }
 
+/* What HDF5 has written of the structure is written. */
+static bool settle(struct file *file, struct why *why) {
+    return order_write(&file->order, file->store, file->pub.base_address, file->eoa, why);
+}
+
 static int close_file(struct vfd_file *pub) {
     struct file *file = (struct file *)pub;
     struct why why;
-    int code =
-        store_close(file->store, &why) ? 0 : hdf5_fail(&file->hdf5, file->hdf5.write_failed, "close", &why);
+    struct why other;
+    bool good = settle(file, &why);
+    order_free(&file->order);
+    good = store_close(file->store, good ? &why : &other) && good;
+    int code = good ? 0 : hdf5_fail(&file->hdf5, file->hdf5.write_failed, "close", &why);
     free(file);
     return code;
 }
@@ -171,7 +182,9 @@ static int set_eoa(struct vfd_file *pub, enum vfd_mem kind, uint64_t address) {
 
 static uint64_t get_eof(const struct vfd_file *file, enum vfd_mem kind) {
     (void)kind;
-    return ((const struct file *)file)->store->eof;
+    const struct file *own = (const struct file *)file;
+    uint64_t kept = order_end(&own->order);
+    return kept > own->store->eof ? kept : own->store->eof;
 }
 
 static int fail_read(const struct file *file, const struct why *why) {
@@ -182,13 +195,20 @@ static int fail_write(const struct file *file, const struct why *why) {
     return hdf5_fail(&file->hdf5, file->hdf5.write_failed, "write", why);
 }
 
+static bool read_pieces(struct file *file, const struct piece *pieces, size_t count, struct why *why) {
+    for (size_t i = 0; i < count; i++)
+        if (order_meets(&file->order, &pieces[i], false) && !settle(file, why))
+            return false;
+    return store_read(file->store, pieces, count, why);
+}
+
 static int read_file(struct vfd_file *pub, enum vfd_mem kind, int64_t dxpl, uint64_t address, size_t size,
                      void *buffer) {
     struct file *file = (struct file *)pub;
     struct why why;
     (void)kind, (void)dxpl;
     struct piece piece = {address, size, buffer};
-    return store_read(file->store, &piece, 1, &why) ? 0 : fail_read(file, &why);
+    return read_pieces(file, &piece, 1, &why) ? 0 : fail_read(file, &why);
 }
 
 /* Of a superblock, the marks that a file is open to be written, which several writers would take from each
@@ -225,26 +245,35 @@ static bool is_swmr(const struct piece *piece) {
            bytes[VERSION_AT] >= 3 && bytes[MARKS_AT] & SWMR_MARK;
 }
 
-/* What must hold before a superblock is written, which says where the file ends. Of several writers nobody
- * changes that. */
-static bool may_write(struct file *file, const struct piece *piece, struct why *why) {
-    uint64_t base = file->pub.base_address;
-    if (piece->address >= base + SUPERBLOCK || piece->address + piece->size <= base)
-        return true;
-    if (piece->address == base)
-        file->swmr = is_swmr(piece);
-    return file->writers || store_announce(file->store, file->eoa, why);
+/* Data is written at once; the structure when it is flushed, or more than a program should keep. */
+static bool write_alone(struct file *file, const struct piece *pieces, const enum vfd_mem *kinds,
+                        size_t count, struct why *why) {
+    struct piece data[PIECES];
+    size_t now = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool is_data = kinds[i] == VFD_MEM_DRAW;
+        if (pieces[i].size == 0)
+            continue;
+        if (pieces[i].address == file->pub.base_address && !is_data)
+            file->swmr = is_swmr(&pieces[i]);
+        if (order_meets(&file->order, &pieces[i], !is_data) && !settle(file, why))
+            return false;
+        if (is_data)
+            data[now++] = pieces[i];
+        else if (!order_keep(&file->order, &pieces[i]))
+            return refuse_as(why, ENOMEM, "no memory");
+    }
+    if (now > 0 && !store_write(file->store, data, now, why))
+        return false;
+    return file->order.bytes <= KEPT || settle(file, why);
 }
 
 static bool write_pieces(struct file *file, const struct piece *pieces, const enum vfd_mem *kinds,
                          size_t count, struct why *why) {
     struct piece data[PIECES];
     size_t kept = 0;
-    for (size_t i = 0; i < count; i++)
-        if (!may_write(file, &pieces[i], why))
-            return false;
     if (!file->writers)
-        return store_write(file->store, pieces, count, why);
+        return write_alone(file, pieces, kinds, count, why);
     for (size_t i = 0; i < count; i++) {
         bool inside = pieces[i].address + pieces[i].size <= file->store->eof;
         if (kinds[i] == VFD_MEM_DRAW && inside)
@@ -303,7 +332,7 @@ static int read_vector(struct vfd_file *pub, int64_t dxpl, uint32_t count, enum 
     struct why why;
     (void)dxpl;
     for (size_t n; (n = some(&list, pieces, each)) > 0;)
-        if (!store_read(file->store, pieces, n, &why))
+        if (!read_pieces(file, pieces, n, &why))
             return fail_read(file, &why);
     return 0;
 }
@@ -327,7 +356,7 @@ static int flush(struct vfd_file *pub, int64_t dxpl, bool closing) {
     struct file *file = (struct file *)pub;
     struct why why;
     (void)dxpl;
-    bool good = store_flush(file->store, &why);
+    bool good = settle(file, &why) && store_flush(file->store, &why);
     if (good && !closing && file->store->config->notify == NOTIFY_FLUSH)
         good = store_notify(file->store, &why);
     return good ? 0 : fail_write(file, &why);
@@ -337,6 +366,7 @@ static int truncate_file(struct vfd_file *pub, int64_t dxpl, bool closing) {
     struct file *file = (struct file *)pub;
     struct why why;
     (void)dxpl, (void)closing;
+    order_cut(&file->order, file->eoa);
     return file->writers || store_resize(file->store, file->eoa, &why) ? 0 : fail_write(file, &why);
 }
 
@@ -354,7 +384,7 @@ static int unlock(struct vfd_file *pub) {
     struct file *file = (struct file *)pub;
     struct why why;
     bool good = file->swmr ? refuse_as(&why, ENOTSUP, "%s: " NO_SWMR, file->store->names[0])
-                           : store_unlock(file->store, &why);
+                           : settle(file, &why) && store_unlock(file->store, &why);
     return good ? 0 : hdf5_fail(&file->hdf5, file->hdf5.cannot_lock, "unlock", &why);
 }
 

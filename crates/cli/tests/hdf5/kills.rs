@@ -5,6 +5,7 @@ use crate::linked::said;
 use std::process::Command;
 
 const KILLS: &str = include_str!("kills.py");
+const OWN: &str = "HDF5's own driver, on a disk";
 
 /// How many kills on each medium: `TARN_KILLS`, or what a test has time for.
 fn kills() -> u32 {
@@ -19,8 +20,8 @@ fn counted(what: &str, told: &str) -> [u32; 3] {
     [(); 3].map(|()| numbers.next().unwrap())
 }
 
-/// A kill in the middle of a flush leaves a part of what HDF5 writes in it, one after the other, wherever the file lies: about one in 300 such
-/// kills cuts a tree of chunks in two. What is the driver's own is where the file ends, and that is never wrong.
+/// A kill in the middle of a flush leaves a part of what HDF5 writes in it. HDF5's own driver writes that as it comes, and about one in 300 such kills
+/// cuts a tree of chunks in two; this driver's order leaves next to none. Where the file ends is never wrong.
 #[test]
 fn what_was_flushed_outlives_a_killed_writer() {
     let Some(desk) = Desk::new() else { return };
@@ -44,13 +45,16 @@ fn what_was_flushed_outlives_a_killed_writer() {
     let all = [
         ("in memory", driven(desk.dir.path())),
         ("on a disk", driven(disk.path())),
-        ("HDF5's own driver, on a disk", begun(sec2)),
+        (OWN, begun(sec2)),
     ];
     let all = all.map(|(what, ran)| (what, counted(what, &ran.join().unwrap())));
     for (what, [whole, short, other]) in &all {
         assert_eq!(whole + short + other, rounds, "{what}");
-        // Three times what HDF5's own order of writes costs in the mean, and what a short test may meet by chance.
-        let allowed = 4 + rounds / 100;
+        // Of HDF5's own: three times the mean, and what a short test may meet by chance.
+        let allowed = match *what {
+            OWN => 4 + rounds / 100,
+            _ => 1 + rounds / 1000,
+        };
         assert!(
             *other <= allowed,
             "{what}: {other} of {rounds}, seed {seed}"
