@@ -1,6 +1,7 @@
 //! What the environment of a program says.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use tarn_phx::{Code, Distance, Fault};
 
 /// Which nodes come first as buddies: a matter of the machine, so its user says it where the program is started.
@@ -36,4 +37,30 @@ pub(crate) fn text(variable: &str) -> Option<String> {
 pub(crate) fn path(variable: &str) -> Option<PathBuf> {
     let value = std::env::var_os(variable).filter(|v| !v.is_empty());
     value.map(PathBuf::from)
+}
+
+/// Whether a folder may be used: it is there, or can be made without taking the root disk for a tier that is not mounted, as
+/// `/nvme/me` would on a node without `/nvme`, or the current folder for one, as `nvme/me` would.
+pub(crate) fn may_begin(folder: &Path, what: &str) -> Result<(), Fault> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let refused = |why: &str| {
+        let text = format!(
+            "{what} is {}, which is not there{why}: give a folder of the tier by its whole path, and make it first (mkdir -p) where it is meant to be new",
+            folder.display()
+        );
+        Err(Fault::new(Code::Invalid, text))
+    };
+    if !folder.is_absolute() {
+        return refused(", and is no whole path");
+    }
+    let there = folder.ancestors().find(|above| above.is_dir());
+    let there = there.unwrap_or(Path::new("/"));
+    let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
+    // A folder in `/` is where file systems are mounted.
+    if there.ancestors().count() <= 2 && device(there) == device(Path::new("/")) {
+        return refused(", and would be made on the node's root disk");
+    }
+    Ok(())
 }

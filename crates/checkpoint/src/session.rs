@@ -1,6 +1,6 @@
 //! What a program has between its begin and its end.
 
-use crate::environment::{distance, path, switches, text};
+use crate::environment::{distance, may_begin, path, switches, text};
 use crate::memory::{Element, Memory};
 use crate::transport;
 use rustix::thread::CpuSet;
@@ -227,6 +227,11 @@ impl Session {
         let tier = tier_of(options.tier)?;
         let memory = options.memory.or_else(|| path("TARN_PHX_MEMORY"));
         let memory = memory.unwrap_or_else(|| "/dev/shm".into());
+        may_begin(&tier, "the persistent tier (`tier`, or TARN_PHX_TIER)")?;
+        may_begin(
+            &memory,
+            "the folder of memory (`memory`, or TARN_PHX_MEMORY)",
+        )?;
         let key_file = options.key.or_else(|| path("TARN_PHX_KEY"));
         let key = key_file.as_deref().map(key).transpose()?;
         let providers = transport::providers(options.transport)?;

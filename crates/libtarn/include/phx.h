@@ -58,7 +58,7 @@ struct phx_options {
     uint32_t ranks;           /* how many there are: at least 1 */
     uint32_t replicas;        /* copies of what is staged, each on another node: 1 to 3; 0: 1 if ranks are on several nodes */
     const char *run;          /* the program's name on this node; NULL: $TARN_PHX_RUN, or "phx" */
-    const char *tier;         /* a folder on the persistent tier; NULL: $TARN_PHX_TIER */
+    const char *tier;         /* a folder on the persistent tier; NULL: $TARN_PHX_TIER. Not made on the node's root disk */
     const char *memory;       /* a folder in memory; NULL: $TARN_PHX_MEMORY, or /dev/shm */
     const char *meet;         /* HOST:PORT of rank 0, where ranks are on several nodes; NULL: $TARN_PHX_MEET, or on this node */
     const char *key;          /* a file with 64 hexadecimal digits that only this user can read, or hex: and the digits; needed with meet; NULL: $TARN_PHX_KEY */
@@ -204,7 +204,8 @@ int phx_destroy_obj(const char *key);
 int phx_checkpoint_commit(struct phx_version *version);
 
 /* Fills all objects from a version (NULL: the newest that all ranks can have). All ranks call it, with the same objects. PHX_ENOTFOUND
- * when there is none: a fresh start. `restored` may be NULL. */
+ * when there is none: a fresh start. PHX_EINVALID when the version has an object that is not there now, which it and all later versions
+ * would lose: create it, and destroy it after the restart if it is not needed. `restored` may be NULL. */
 int phx_restart(const struct phx_version *version, struct phx_version *restored);
 
 /* The versions that phx_restart could take, newest last. `count` is how many fit into `versions`, and then how many there are. All

@@ -510,6 +510,33 @@ fn programs_of_the_page_go_on_where_they_ended() {
             assert_eq!(text, format!("{rank}from step {step}\n"), "{name}");
         }
     }
+    // A tier that is not mounted here, and one that has lost its slash.
+    let lost = format!("/tarn-no-such-tier-{}", std::process::id());
+    for (tier, why) in [
+        (
+            format!("{lost}/me"),
+            "would be made on the node's root disk",
+        ),
+        ("nvme/me".to_owned(), "is no whole path"),
+    ] {
+        for name in ["c", "fortran", "mpi"] {
+            let mut command = Command::new(to(name));
+            let output = command
+                .current_dir(folder.path())
+                .env("TARN_PHX_TIER", &tier)
+                .env("TARN_PHX_MEMORY", to(name).with_extension("memory"))
+                .env("OMPI_MCA_orte_tmpdir_base", folder.path())
+                .output()
+                .unwrap();
+            let told =
+                String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert!(
+                !output.status.success() && told.contains(why),
+                "{name}: {told}"
+            );
+        }
+    }
+    assert!(!Path::new(&lost).exists() && !to("nvme").exists());
     // What another program sees of the one in C.
     said(&mut compiler("cc", &["-std=c11"], &[&watch], &to("watch")));
     let tier = to("c").with_extension("tier");

@@ -52,6 +52,23 @@ def simulate(name, until, rank="0", ranks="1", death="no"):
 class Runs(unittest.TestCase):
     """Whole programs."""
 
+    def test_a_tier_that_is_not_there_is_not_made_on_the_root_disk(self):
+        lost = f"/tarn-no-such-{os.getpid()}"
+        for tier, why in (f"{lost}/me", "root disk"), ("no-such-tier/me", "no whole path"):
+            with self.assertRaisesRegex(phx.InvalidError, why):
+                phx.Checkpoints(run="lost", tier=tier)
+        self.assertFalse(os.path.exists(lost) or os.path.exists("no-such-tier"))
+
+    def test_a_restart_that_would_leave_out_an_array_is_refused(self):
+        with phx.Checkpoints(run="fewer") as ck:
+            ck.zeros("a", 3)
+            ck.zeros("b", 3)
+            ck.commit()
+        with phx.Checkpoints(run="fewer") as ck:
+            ck.zeros("a", 3)
+            with self.assertRaisesRegex(phx.InvalidError, "the version has object \"b\" of 24 bytes"):
+                ck.restart()
+
     def test_a_killed_program_goes_on_where_it_was(self):
         self.assertEqual(run("killed", "5", "0", "1", "kill").returncode, -signal.SIGKILL)
         second = run("killed", "7", "0", "1", "kill")

@@ -99,15 +99,14 @@ impl<T: Vault, M: Vault> Shared<T, M> {
     fn fill(&self, version: Of, rows: &[Vec<u64>], objects: &mut [Empty<'_>]) -> Result<(), Fault> {
         let ranks = version.ranks;
         if ranks == self.ranks.ranks() {
-            return self.old(version, self.ranks.rank())?.read_all(
-                objects,
-                self.options.helpers,
-                &*self.options.enter,
-            );
+            let old = self.old(version, self.ranks.rank())?;
+            all_asked(std::slice::from_ref(&old), objects)?;
+            return old.read_all(objects, self.options.helpers, &*self.options.enter);
         }
         let olds: Vec<Old<'_, T>> = (0..ranks)
             .map(|rank| self.old(version, rank))
             .collect::<Result<_, _>>()?;
+        all_asked(&olds, objects)?;
         let mut irregular = 0;
         for object in objects {
             let first = &olds[self.ranks.rank() as usize % olds.len()];
@@ -307,6 +306,32 @@ impl<T: Vault> Old<'_, T> {
         self.read(object, &mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// Refuses a restart that would leave out an object of the version, and with it of all later ones. What only some of the old ranks had may be
+/// another new rank's.
+fn all_asked<T: Vault>(olds: &[Old<'_, T>], objects: &[Empty<'_>]) -> Result<(), Fault> {
+    let mut manifests = olds
+        .iter()
+        .filter_map(|old| old.places.first())
+        .map(|(_, manifest, _)| manifest);
+    let Some(first) = manifests.next() else {
+        return Ok(());
+    };
+    let others: Vec<&Manifest> = manifests.collect();
+    let left = first.objects.iter().find(|old| {
+        let of_all = |manifest: &&Manifest| manifest.objects.iter().any(|o| o.key == old.key);
+        !objects.iter().any(|new| *new.key == *old.key) && others.iter().all(of_all)
+    });
+    let Some(left) = left else {
+        return Ok(());
+    };
+    let text = format!(
+        "the version has object {:?} of {} bytes, which this program has not: create it before restarting (and destroy it then, if later versions are to be without it)",
+        String::from_utf8_lossy(&left.key),
+        left.size()
+    );
+    Err(Fault::new(Code::Invalid, text))
 }
 
 /// Fills a box of an array from all old ones that it overlaps: ghosts come from who owns them.
