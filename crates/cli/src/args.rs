@@ -386,7 +386,8 @@ pub(crate) enum DataCommand {
         #[arg(long, default_value = "forever", value_name = "TIME")]
         keep: String,
     },
-    /// Copy a dataset out of the nodes; with --object, an object out of the node's store, or from another node into it
+    /// Copy a dataset out of the nodes (of one whose step has not ended well in all instances: what the others have made, with exit
+    /// code 1); with --object, an object out of the node's store, or from another node into it
     Get {
         /// The dataset, or the object's key
         dataset: String,

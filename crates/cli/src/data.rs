@@ -61,8 +61,13 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             from,
         } => match dest {
             Some(dest) if !object.object => {
-                Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), false)?;
-                Ok(Exit::Success)
+                let copied = Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), false)?;
+                let Some(why) = copied.lacks else {
+                    return Ok(Exit::Success);
+                };
+                let text =
+                    format!("{why}; what they have made was copied. `tarn resume` makes the rest");
+                Err(CliError::new(Exit::WorkflowFailed, text))
             }
             Some(dest) if is_object(dest) => Err(objects::outside(dest)),
             dest => {
@@ -124,7 +129,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             let mut held = Held::find(cli, dataset)?;
             let copied = held.copy_to(dest, run.as_deref(), true)?;
             // What belongs to no complete version has not been copied: it stays.
-            held.rows.retain(|r| copied.contains_key(&r.key));
+            held.rows.retain(|r| copied.parts.contains_key(&r.key));
             held.remove()
         }
     }

@@ -19,12 +19,13 @@ use tarn_base::action::Outcome;
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Options, PriorDest, Start};
-use tarn_base::history::History;
+use tarn_base::history::{History, TransferEnd};
 use tarn_base::id::DataId;
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::policy::{Handling, Order};
+use tarn_base::reason::Reason;
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 use tarn_engine::Engine;
@@ -348,6 +349,7 @@ fn finish(
         print::text(&summary.to_string())
             .and_then(|()| out!("report    {}", report.unwrap_or(&own).display()))
     };
+    say_rescued(start, &history_of(&records));
     Ok(match outcome {
         // What could not be printed is the only thing that went wrong.
         Outcome::Done => return printed.map(|()| Exit::Success),
@@ -374,6 +376,29 @@ fn finish(
             }
         }
     })
+}
+
+/// Says where a run that has not ended well has put what was to be saved, and whether that is all of it.
+fn say_rescued(start: &Start, history: &History) {
+    let mut said = BTreeSet::new();
+    for transfer in history.transfers.values().rev() {
+        let (order, Place::External(folder)) = (&transfer.order, &transfer.order.to) else {
+            continue;
+        };
+        let is_rescue = transfer.why == Reason::Rescue;
+        let is_done = matches!(transfer.ended, Some((_, TransferEnd::Done { .. })));
+        if !is_rescue || !is_done || !said.insert(order.data) {
+            continue;
+        }
+        let name = &start.workflow.dataset(order.data).name;
+        let what = match history.makers(order.data, order.version) {
+            (done, Some(all)) if done < all => {
+                format!("what {done} of {all} instances have made of `{name}`")
+            }
+            _ => format!("`{name}`"),
+        };
+        say!("{what} was copied to {}", folder.display());
+    }
 }
 
 fn write_page(path: &Path, page: &str) -> CliResult<()> {

@@ -159,15 +159,25 @@ fn tiers_that_do_not_lie_apart_are_refused() {
 }
 
 #[test]
-fn an_incomplete_version_is_not_given_out() {
+fn an_incomplete_version_is_not_given_out_as_a_whole_one() {
     let site = Site::new(HALF);
     site.run().exits(1);
-    for command in ["get", "drain"] {
-        let why = "1 of 2 instances of `a` are committed";
-        site.tarn(&["data", command, "r", "copy"])
-            .exits(1)
-            .says(why);
-        assert!(!site.path("copy").exists());
+    let why = "1 of 2 instances of `a` are committed";
+    let drain = ["data", "drain", "r", "copy"];
+    site.tarn(&drain)
+        .exits(1)
+        .says(why)
+        .says("nothing was copied");
+    assert!(!site.path("copy").exists());
+    // What the other instances have made can be had, and is not taken for the whole.
+    for _ in 0..2 {
+        let had = site.tarn(&["data", "get", "r", "some"]).exits(1).says(why);
+        assert!(
+            had.err.contains("what they have made was copied"),
+            "{}",
+            had.err
+        );
+        assert_eq!(fs::read_dir(site.path("some")).expect("there").count(), 1);
     }
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);

@@ -257,3 +257,46 @@ fn a_drain_that_was_interrupted_is_ended_by_the_next_call() {
     assert_eq!(site.read("drained/f"), "right\n");
     site.leaves_nothing_on_its_tier();
 }
+
+/// Three samples, of which one fails as long as there is no `go`.
+fn samples(more: &str) -> Site {
+    Site::new(&format!(
+        "name = \"w\"\n[data.per]\n{more}\n[[step]]\nname = \"one\"\nforeach = [\"1\", \"2\", \"3\"]\nout = [\"per\"]\nrun = \"\"\"\n\
+         if [ $TARN_ITEM = 3 ] && ! [ -e $TARN_WORKFLOW_DIR/go ]; then sleep 1; exit 3; fi\necho $TARN_ITEM > $TARN_per/$TARN_ITEM\n\"\"\"\n"
+    ))
+}
+
+#[test]
+fn what_the_other_samples_have_made_can_be_had_when_one_fails() {
+    let site = samples("dest = \"out\"");
+    site.run().exits(1);
+    assert!(!site.path("out").exists());
+    site.tarn(&["data", "get", "per", "got"])
+        .exits(1)
+        .says("2 of 3 instances of `one` are committed")
+        .says("what they have made was copied");
+    assert_eq!(site.read("got/1") + &site.read("got/2"), "1\n2\n");
+    assert!(!site.path("got/3").exists());
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("out/3"), "3\n");
+}
+
+#[test]
+fn what_the_other_samples_have_made_is_rescued_when_one_fails() {
+    let site = samples("dest = \"out\"\non_failure = \"drain\"");
+    let failed = site.run().exits(1);
+    failed.says("what 2 of 3 instances have made of `per` was copied to");
+    assert!(!site.path("out").exists());
+    let rescued = |name: &str| site.path("rescued-w-1/per").join(name);
+    assert_eq!(fs::read(rescued("1")).expect("rescued"), b"1\n");
+    assert_eq!(fs::read(rescued("2")).expect("rescued"), b"2\n");
+    assert!(!rescued("3").exists());
+    // It is a copy: the run goes on from what lies on the nodes.
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    for item in ["1", "2", "3"] {
+        assert_eq!(site.read(&format!("out/{item}")), format!("{item}\n"));
+    }
+    site.leaves_nothing_on_its_tier();
+}

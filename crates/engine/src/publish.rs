@@ -278,6 +278,8 @@ impl State {
                     self.ledger.occupy(*s, info.stored);
                 }
                 version.parts.insert((id.index, info.seq), part);
+                // What was rescued before lacks it.
+                version.rescued = false;
             }
             let same = same && before.is_empty();
             version.delivered &= !again || same;

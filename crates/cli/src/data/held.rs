@@ -45,8 +45,27 @@ pub(super) enum Replica {
     Elsewhere,
 }
 
+/// What was copied, and why that is not all of the version, if it is not.
+pub(super) struct Copied {
+    pub(super) parts: Parts,
+    pub(super) lacks: Option<String>,
+}
+
+/// Why a version is not whole, and what there is of one whose step has not ended.
+struct Lack {
+    why: String,
+    made: Parts,
+}
+
+impl Lack {
+    fn of(why: String) -> Self {
+        let made = Parts::new();
+        Self { why, made }
+    }
+}
+
 /// The parts of a version, with their content.
-type Parts = BTreeMap<StoreKey, Option<Hash>>;
+pub(super) type Parts = BTreeMap<StoreKey, Option<Hash>>;
 
 /// A part: what it must be, and its replicas, the one that is to be read first.
 struct Choice<'a> {
@@ -100,9 +119,23 @@ impl Held {
         })
     }
 
-    /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
-    /// What two runs have made is never mixed.
+    /// The parts of the whole version.
     fn complete(&self, asked: Option<&str>) -> CliResult<Parts> {
+        match self.made(asked)? {
+            (parts, None) => Ok(parts),
+            (_, Some(why)) => Err(CliError::new(
+                Exit::WorkflowFailed,
+                format!(
+                    "{why}; nothing was copied. `tarn resume` (or `tarn run` again) makes what is missing; `tarn data get` copies what is there"
+                ),
+            )),
+        }
+    }
+
+    /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
+    /// What two runs have made is never mixed. Where not all instances of its step have ended well, what the others have made, and why it is
+    /// not whole.
+    fn made(&self, asked: Option<&str>) -> CliResult<(Parts, Option<String>)> {
         let of: BTreeSet<&str> = self.rows.iter().map(|r| r.run.as_str()).collect();
         let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
         let listed = runs::list(&self.state).exit(Exit::State)?;
@@ -118,9 +151,9 @@ impl Held {
             let history = runs::history(&self.state, run).exit(Exit::State)?;
             Ok(self.parts_in(&history))
         };
-        let why = match parts(&newest.name)? {
-            Ok(keys) => return Ok(keys),
-            Err(why) => why,
+        let Lack { why, made } = match parts(&newest.name)? {
+            Ok(keys) => return Ok((keys, None)),
+            Err(lack) => lack,
         };
         for older in newest_first {
             if parts(&older.name)?.is_ok() {
@@ -133,6 +166,9 @@ impl Held {
                 ));
             }
         }
+        if !made.is_empty() {
+            return Ok((made, Some(why)));
+        }
         Err(CliError::new(
             Exit::WorkflowFailed,
             format!(
@@ -142,35 +178,38 @@ impl Held {
     }
 
     /// The keys of all parts that a run says the version has, or why it is not all there.
-    fn parts_in(&self, history: &History) -> Result<Parts, String> {
+    fn parts_in(&self, history: &History) -> Result<Parts, Lack> {
         let there: BTreeSet<&StoreKey> = self.rows.iter().map(|r| &r.key).collect();
         let (Some(row), Some(start)) = (self.rows.first(), &history.start) else {
-            return Err("nothing of it is there".into());
+            return Err(Lack::of("nothing of it is there".into()));
         };
         let (name, version) = (&row.dataset, row.version);
         let known = start.workflow.data.iter().position(|d| d.name == *name);
         let Some(data) = known.map(|at| DataId(at as u32)) else {
-            return Err(format!("{} knows no dataset `{name}`", start.run));
+            let why = format!("{} knows no dataset `{name}`", start.run);
+            return Err(Lack::of(why));
         };
+        let parts = history.parts_of(data, version);
+        let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.hash)).collect();
         if !history.is_sealed(data, version) {
             let (done, all) = history.makers(data, version);
             let of = all.map_or(String::new(), |all| format!(" of {all}"));
             let step = start.workflow.producer(data, version);
             let step = step.map_or("source", |s| &start.workflow.step(s).name);
-            return Err(format!(
+            let why = format!(
                 "version {version} of `{name}` is not complete: in {}, {done}{of} instances of `{step}` are committed",
                 start.run
-            ));
+            );
+            keys.retain(|key, _| there.contains(key));
+            return Err(Lack { why, made: keys });
         }
-        let parts = history.parts_of(data, version);
-        let keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.hash)).collect();
         match keys.keys().filter(|k| !there.contains(k)).count() {
             0 => Ok(keys),
-            gone => Err(format!(
+            gone => Err(Lack::of(format!(
                 "version {version} of `{name}` is not all there: {gone} of its {} parts, as {} made them, lie nowhere any more",
                 keys.len(),
                 start.run
-            )),
+            ))),
         }
     }
 
@@ -277,7 +316,7 @@ impl Held {
 
     /// Copies the version out; the keys of its parts. Where it is to be freed afterwards, what was put is read again.
     /// What an earlier call has put there whole is not put again.
-    pub(super) fn copy_to(&self, dest: &Path, run: Option<&str>, frees: bool) -> CliResult<Parts> {
+    pub(super) fn copy_to(&self, dest: &Path, run: Option<&str>, frees: bool) -> CliResult<Copied> {
         if let Some(at) = ObjectUrl::of(dest) {
             let refused = |why| format!("{} is no place in an object store: {why}", shown(dest));
             let at = at.map_err(|why| CliError::new(Exit::Usage, refused(why)))?;
@@ -285,39 +324,47 @@ impl Held {
         }
         let dest = std::path::absolute(dest).exit(Exit::Usage)?;
         if dest.symlink_metadata().is_ok() {
-            let known = self.complete(run);
-            if let Ok(keys) = known
-                && holds(&dest, &self.choices(&keys)?)
+            if let Ok(copied) = self.to_copy(run, frees)
+                && holds(&dest, &self.choices(&copied.parts)?)
             {
                 sync([dest.as_path()].into_iter())?;
                 say!("{} has all of it already", dest.display());
-                return Ok(keys);
+                return Ok(copied);
             }
             return Err(CliError::new(
                 Exit::Usage,
                 format!("{} exists already; choose another place", dest.display()),
             ));
         }
-        let keys = self.complete(run)?;
-        let report = copy(&mut self.choices(&keys)?, &dest, level(frees));
+        let copied = self.to_copy(run, frees)?;
+        let report = copy(&mut self.choices(&copied.parts)?, &dest, level(frees));
         let report = report.exit(Exit::WorkflowFailed)?;
         for lost in &report.lost {
             say!("warning: {lost}");
         }
         say!("{} copied to {}", Bytes(report.bytes), dest.display());
-        Ok(keys)
+        Ok(copied)
+    }
+
+    /// What is freed afterwards must be whole.
+    fn to_copy(&self, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+        let (parts, lacks) = match frees {
+            true => (self.complete(run)?, None),
+            false => self.made(run)?,
+        };
+        Ok(Copied { parts, lacks })
     }
 
     /// The same to a tree of an object store, where an interrupted call has left what the next one goes on with.
-    fn put_to(&self, dest: ObjectUrl, run: Option<&str>, frees: bool) -> CliResult<Parts> {
-        let keys = self.complete(run)?;
+    fn put_to(&self, dest: ObjectUrl, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+        let copied = self.to_copy(run, frees)?;
         let owner = self.rows.first().map_or(String::new(), |row| {
             format!("{}/{}", row.workspace, row.dataset)
         });
-        let mut parts = self.choices(&keys)?;
+        let mut parts = self.choices(&copied.parts)?;
         if frees && is_put(&dest, &owner, &parts).exit(Exit::WorkflowFailed)? {
             say!("{dest} has all of it already, by an earlier call");
-            return Ok(keys);
+            return Ok(copied);
         }
         let report = try_all(&mut parts, &trees(), &|sources| {
             deliver(Delivered {
@@ -331,12 +378,12 @@ impl Held {
         })
         .exit(Exit::WorkflowFailed)?;
         say!("{} copied to {dest}", Bytes(report.bytes + report.resumed));
-        Ok(keys)
+        Ok(copied)
     }
 
     /// Reads all replicas of the version, as a run has made it.
     pub(super) fn read_all(&self, run: Option<&str>) -> CliResult<Vec<(&ReplicaRow, Replica)>> {
-        let parts = self.complete(run)?;
+        let (parts, _) = self.made(run)?;
         let mut all = Vec::new();
         for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
             if !is_here(&row.at) {

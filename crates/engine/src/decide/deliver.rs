@@ -2,6 +2,7 @@
 
 use super::Decide;
 use super::sources::is_lost;
+use crate::data::Part;
 use crate::state::State;
 use std::path::PathBuf;
 use tarn_base::id::{DataId, NodeId, Spot, TierId};
@@ -70,8 +71,13 @@ impl Decide<'_> {
             let tries = self.state.stop.is_none() || part.failures == 0 || why == Reason::Rescue;
             match part.nearest().cloned() {
                 Some(from) if tries => moves.push(PartMove { part: name, from }),
+                // Of a version that is not whole, what is there is rescued.
+                None if why == Reason::Rescue => {}
                 _ => return,
             }
+        }
+        if moves.is_empty() {
+            return;
         }
         self.transfer(
             moves,
@@ -168,7 +174,7 @@ impl Decide<'_> {
     }
 
     /// After a failure: the newest sealed version of each dataset that asks for it goes out, unless it is on its way
-    /// to its `dest`.
+    /// to its `dest`. Where none is whole, what some instances of its step have made goes out, when no further one can add to it.
     pub(super) fn rescue(&mut self) {
         for i in 0..self.state.start.workflow.data.len() {
             let data = DataId(i as u32);
@@ -177,10 +183,19 @@ impl Decide<'_> {
             if dataset.on_failure != OnFailure::Drain {
                 continue;
             }
-            let newest = (1..=w.last_version(data)).rev().find(|v| {
+            let there = |part: &Part| part.nearest().is_some();
+            let whole = |v: &u32| {
                 let version = self.state.data.version(data, *v);
-                version.sealed && version.parts.values().all(|p| p.nearest().is_some())
-            });
+                version.sealed && version.parts.values().all(there)
+            };
+            let begun = |v: &u32| {
+                let version = self.state.data.version(data, *v);
+                !version.sealed && version.parts.values().any(there)
+            };
+            let mut versions = 1..=w.last_version(data);
+            let newest = versions.clone().rev().find(whole);
+            let ends = self.state.steps.running.is_empty();
+            let newest = newest.or_else(|| versions.rfind(begun).filter(|_| ends));
             let Some(newest) = newest else { continue };
             let Some(to) = self.state.rescue_place(data) else {
                 continue;

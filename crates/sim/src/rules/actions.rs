@@ -450,18 +450,20 @@ impl Account {
         })
     }
 
-    /// The newest whole version of what asks for it was sent out, or lies at its `dest`.
+    /// The newest whole version of what asks for it was sent out, or lies at its `dest`; where none is whole, what there is of the newest.
     fn is_rescued(&self) -> Result<(), Broken> {
         for (data, dataset) in (0..).map(tarn_base::id::DataId).zip(&self.workflow.data) {
             let last = self.workflow.last_version(data);
-            let whole = |v: &u32| {
-                let there = |p: PartRef| {
-                    let mut copies = self.copies.get(&p).into_iter().flatten();
-                    copies.any(|(_, c)| c.state == State::There)
-                };
-                self.sealed(data, *v) && self.parts_of(data, *v).all(|(p, _)| there(p))
+            let there = |p: PartRef| {
+                let mut copies = self.copies.get(&p).into_iter().flatten();
+                copies.any(|(_, c)| c.state == State::There)
             };
+            let whole =
+                |v: &u32| self.sealed(data, *v) && self.parts_of(data, *v).all(|(p, _)| there(p));
+            let begun =
+                |v: &u32| !self.sealed(data, *v) && self.parts_of(data, *v).any(|(p, _)| there(p));
             let newest = (1..=last).rev().find(whole);
+            let newest = newest.or_else(|| (1..=last).rev().find(begun));
             let Some(newest) = newest.filter(|_| dataset.on_failure == OnFailure::Drain) else {
                 continue;
             };
