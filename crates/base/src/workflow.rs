@@ -271,6 +271,9 @@ pub enum Foreach {
         pattern: EntryPattern,
         /// The most instances this may give; more is an error of the producing step.
         max: u32,
+        /// No instance at all is no error.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        allow_empty: bool,
     },
 }
 

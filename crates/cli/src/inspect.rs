@@ -3,6 +3,7 @@
 use crate::args::{Cli, WhichRun, WhyArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
+use crate::run::changes::Changes;
 use crate::state;
 use anyhow::Context;
 use std::time::{Duration, Instant};
@@ -21,13 +22,20 @@ pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     let run = state::which(&dir, args.run.as_ref())?;
     let records = state::records(&dir, &run)?;
     let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
+    let step = args.what.split('[').next().unwrap_or_default();
+    let again = Changes::read(&dir.run(&run)).of(step);
     if cli.json {
-        print::json(&serde_json::json!({"schema": 1, "run": run, "answers": answers}))?;
+        print::json(
+            &serde_json::json!({"schema": 1, "run": run, "answers": answers, "changed": again}),
+        )?;
     } else if answers.is_empty() {
         let begun = state::started(&dir, &run)?;
         out!("{}", nothing_decided(&begun.workflow, &run, &args.what))?;
     } else {
         print::text(&tarn_report::render(&answers))?;
+        if let Some(again) = again {
+            out!("changed since the run before: {again}")?;
+        }
     }
     Ok(Exit::Success)
 }

@@ -5,7 +5,10 @@ use crate::args::{Cli, RunArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::run::allocation::{Purpose, Reached};
+use crate::run::changes::{self, Changes};
+use crate::run::dropped::Dropped;
 use crate::{cluster, state, workflow};
+use entries::Supposed;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,9 +22,11 @@ use tarn_base::part::{PartInfo, StoreKey};
 use tarn_base::units::{Bytes, Elapsed, Nanos, SECOND};
 use tarn_base::workflow::{Dataset, Workflow};
 use tarn_engine::Engine;
-use tarn_ports::{Control, Journal, JournalError, Mover, Record};
+use tarn_ports::{Journal, JournalError, Record};
 use tarn_report::Summary;
 use tarn_sim::{Estimates, SimEntry, Simulation};
+
+mod entries;
 
 /// Run time assumed for a step without a `time` that has never run.
 const ASSUMED_RUN_TIME: Nanos = SECOND;
@@ -79,7 +84,7 @@ struct Seen {
 }
 
 pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
-    let parsed = workflow::load(&args.workflow)?;
+    let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
     let dir = state::beside(cli, &parsed.workflow.folder)?;
     let workspace = state::workspace(&parsed.workflow.name, &dir);
     let purpose = Purpose {
@@ -96,12 +101,21 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         None => cluster::discover(&args.machine, &dir)?,
     };
     crate::run::check(&parsed, &found, args, elsewhere)?;
-    let prior = match dir.0.is_dir() {
-        true => crate::run::open_catalogue(&dir)?
-            .prior(&parsed.workflow, &workspace, &found, elsewhere)
-            .exit(Exit::State)?,
-        false => Vec::new(),
+    let mover = crate::mover::trees();
+    let (prior, prior_dest) = match dir.0.is_dir() {
+        true => {
+            let catalogue = crate::run::open_catalogue(&dir)?;
+            let mut prior = catalogue
+                .prior(&parsed.workflow, &workspace, &found, elsewhere)
+                .exit(Exit::State)?;
+            crate::run::held_still(&mut prior, &found, &workspace, &dir, elsewhere);
+            let dests = crate::run::prior_dests(&catalogue, &parsed.workflow, &dir, &mover)?;
+            (prior, dests)
+        }
+        false => (Vec::new(), Vec::new()),
     };
+    let looks = changes::looks(&parsed.workflow, &dir, &workspace, &mover);
+    let changes = Changes::since_last(&dir, &parsed, &files, &looks);
     let start = Start {
         run: format!("{}-plan", parsed.workflow.name),
         workspace,
@@ -113,12 +127,12 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
             verify: args.verify.into(),
         },
         prior,
-        prior_dest: Vec::new(),
+        prior_dest,
         allocation: None,
         sealed: false,
     };
     let seen = seen(&dir, &start.workflow);
-    let mut world = Simulation::new(&start, estimates(&start.workflow, seen));
+    let mut world = Simulation::new(&start, estimates(&start.workflow, seen, &looks));
     let mut journal = Memory(Vec::new());
     let first = Event::Started(Box::new(start.clone()));
     let mut alive = SignOfLife::new();
@@ -135,7 +149,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         },
     );
     let outcome = outcome.exit(Exit::Internal)?;
-    show(cli, &start, &journal.0, &world)?;
+    show(cli, &start, &journal.0, &world, &changes)?;
     match outcome {
         Outcome::Done => Ok(Exit::Success),
         _ => Err(CliError::new(
@@ -182,9 +196,13 @@ fn seen(dir: &tarn_base::layout::StateDir, w: &Workflow) -> Seen {
     seen
 }
 
-fn estimates(w: &Workflow, seen: Seen) -> Estimates {
-    let listed = (0u32..).zip(&w.data).filter(|(_, d)| d.source.is_some());
-    let sources = listed.map(|(i, d)| (DataId(i), list(d))).collect();
+fn estimates(w: &Workflow, seen: Seen, looks: &changes::Looks) -> Estimates {
+    let listed = looks.iter();
+    let listed = listed.map(|(id, look)| (*id, list(w.dataset(*id), look)));
+    let sources: BTreeMap<DataId, Result<Vec<PartInfo>, Failure>> = listed.collect();
+    let known = sources.iter();
+    let known = known.filter_map(|(id, parts)| Some((*id, parts.as_deref().ok()?)));
+    let supposed: Supposed = entries::suppose(w, known);
     let steps: Vec<_> = w.steps.iter().map(|s| (s.name.clone(), s.time)).collect();
     let times = seen.run_times;
     let datasets: Vec<_> = w.data.iter().map(|d| (d.name.clone(), d.size)).collect();
@@ -204,7 +222,16 @@ fn estimates(w: &Workflow, seen: Seen) -> Estimates {
                 Some((bytes, _, origins)) => bytes / origins.max(&1),
                 None => size.unwrap_or(ASSUMED_BYTES),
             };
-            vec![SimEntry::file(format!("{name}.{}", id.index), bytes)]
+            let names = supposed.get(&(id.step, data));
+            let names = names.and_then(|each| each.get(id.index as usize));
+            match names {
+                Some(names) => {
+                    let share = bytes / (names.len() as u64).max(1);
+                    let file = |name: &String| SimEntry::file(name.clone(), share);
+                    names.iter().map(file).collect()
+                }
+                None => vec![SimEntry::file(format!("{name}.{}", id.index), bytes)],
+            }
         }),
         sources,
         block: BLOCK,
@@ -212,13 +239,13 @@ fn estimates(w: &Workflow, seen: Seen) -> Estimates {
 }
 
 /// The parts of a real source.
-fn list(dataset: &Dataset) -> Result<Vec<PartInfo>, Failure> {
-    let root = dataset.source.clone().unwrap_or_default();
-    let manifest = crate::mover::trees()
-        .list(&root, &Control::default())
-        .map_err(|e| e.failure)?;
+fn list(
+    dataset: &Dataset,
+    look: &Result<tarn_local::SourceLook, Failure>,
+) -> Result<Vec<PartInfo>, Failure> {
+    let manifest = look.as_ref().map(|l| &l.tree).map_err(Clone::clone)?;
     let parts =
-        merge::partition(&manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| {
+        merge::partition(manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| {
             Failure {
                 kind: tarn_base::event::FailureKind::Io,
                 message: e.to_string(),
@@ -230,7 +257,7 @@ fn list(dataset: &Dataset) -> Result<Vec<PartInfo>, Failure> {
         bytes: m.bytes(),
         stored: m.bytes().next_multiple_of(BLOCK) + m.entries.len() as u64 * BLOCK,
         files: m.files(),
-        hash: None,
+        hash: m.hash(),
         key: StoreKey(format!("{}.plan.{seq}", dataset.name)),
     };
     Ok((0u32..).zip(parts).map(info).collect())
@@ -248,29 +275,41 @@ struct Line {
     why: String,
 }
 
-fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> CliResult<()> {
+fn show(
+    cli: &Cli,
+    start: &Start,
+    records: &[Record],
+    world: &Simulation,
+    changes: &Changes,
+) -> CliResult<()> {
     let mut history = History::new();
+    let mut dropped = Dropped::default();
+    let mut runs = std::collections::BTreeSet::new();
     let mut lines = Vec::new();
     let nodes: Vec<String> = start.cluster.nodes.iter().map(|n| n.name.clone()).collect();
     let mut placed = BTreeMap::new();
     for r in records {
         history.apply(r.now, &r.event, &r.actions);
         for action in &r.actions {
+            dropped.see(action);
             match &action.what {
                 Do::Assign { instance, .. } => {
                     placed.insert(*instance, history.explain(&action.why));
                 }
-                Do::Run(run) => lines.push(Line {
-                    at_ns: r.now,
-                    step: history.instance_name(run.instance),
-                    nodes: run
-                        .nodes
-                        .iter()
-                        .map(|s| nodes[s.node.at()].clone())
-                        .collect(),
-                    partitions: tarn_report::lent(start, &run.partitions),
-                    why: placed.get(&run.instance).cloned().unwrap_or_default(),
-                }),
+                Do::Run(run) => {
+                    runs.insert(run.instance.step);
+                    lines.push(Line {
+                        at_ns: r.now,
+                        step: history.instance_name(run.instance),
+                        nodes: run
+                            .nodes
+                            .iter()
+                            .map(|s| nodes[s.node.at()].clone())
+                            .collect(),
+                        partitions: tarn_report::lent(start, &run.partitions),
+                        why: placed.get(&run.instance).cloned().unwrap_or_default(),
+                    });
+                }
                 Do::Reuse { instance, .. } => lines.push(Line {
                     at_ns: r.now,
                     step: history.instance_name(*instance),
@@ -289,9 +328,13 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
     }
     let summary = Summary::of(records).exit(Exit::Internal)?;
     let tiers = peaks(start, world);
+    let mut notes = changes.notes(&start.workflow, &runs);
+    notes.extend(dropped.notes(&start.workflow));
+    notes.extend(crate::run::margin::at_risk(&start.workflow));
     if cli.json {
-        let value =
-            serde_json::json!({"schema": 1, "plan": lines, "tiers": tiers, "summary": summary});
+        let value = serde_json::json!({
+            "schema": 1, "plan": lines, "tiers": tiers, "summary": summary, "notes": notes
+        });
         return print::json(&value);
     }
     if let Some(banner) = crate::run::emulation(&start.cluster) {
@@ -309,6 +352,9 @@ fn show(cli: &Cli, start: &Start, records: &[Record], world: &Simulation) -> Cli
         for lent in &l.partitions {
             out!("{:>12}  partition {lent}", "")?;
         }
+    }
+    for note in &notes {
+        out!("note      {note}")?;
     }
     print::text(&summary.to_string())?;
     for t in &tiers {

@@ -2,17 +2,22 @@
 
 use crate::chronicle;
 use crate::print::{self, say};
+use crate::run::changes::Changes;
+use crate::run::dropped::Dropped;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tarn_base::action::{Do, Subject};
-use tarn_base::event::{Ended, Event, Imaged, Start};
+use tarn_base::event::{Ended, Event, Imaged, Output, Start};
 use tarn_base::history::History;
+use tarn_base::id::StepId;
 use tarn_base::reason::Reason;
 use tarn_base::units::{Bytes, Elapsed, SECOND};
+use tarn_base::workflow::Workflow;
 use tarn_ports::Progress;
 use tarn_ports::Record;
 
@@ -24,6 +29,10 @@ pub(crate) struct Watcher {
     json: bool,
     history: History,
     bars: Option<Bars>,
+    changes: Changes,
+    dropped: Dropped,
+    /// Steps of which it was said why they run again.
+    told: BTreeSet<StepId>,
 }
 
 struct Bars {
@@ -41,7 +50,20 @@ impl Watcher {
             json,
             history,
             bars,
+            changes: Changes::default(),
+            dropped: Dropped::default(),
+            told: BTreeSet::new(),
         }
+    }
+
+    /// When a step runs, why it runs again is told.
+    pub(crate) fn tells(&mut self, changes: Changes, w: &Workflow) {
+        if !self.json {
+            for note in changes.notes(w, &BTreeSet::new()) {
+                say!("note: {note}");
+            }
+        }
+        self.changes = changes;
     }
 
     /// All that has happened.
@@ -61,6 +83,7 @@ impl Watcher {
         if let Some(line) = self.event_line(&record.event) {
             self.say(record.now, &line);
         }
+        self.tell_again(record);
         let told = failure_of(&record.event);
         for action in &record.actions {
             if matches!(&action.why, Reason::Failed { message } if told.is_some_and(|t| message.contains(t)))
@@ -92,6 +115,41 @@ impl Watcher {
         }
     }
 
+    /// Says which steps run again, and why, before they do.
+    fn tell_again(&mut self, record: &Record) {
+        record.actions.iter().for_each(|a| self.dropped.see(a));
+        let Some(start) = &self.history.start else {
+            return;
+        };
+        let w = &start.workflow;
+        let mut lines = self.dropped.take(w);
+        for action in &record.actions {
+            let Do::Run(run) = &action.what else { continue };
+            let id = run.instance.step;
+            if self.told.insert(id) {
+                let name = &w.step(id).name;
+                let why = self.changes.of(name);
+                lines.extend(why.map(|why| format!("{name} runs again: {why}")));
+            }
+        }
+        lines.iter().for_each(|line| self.say(record.now, line));
+    }
+
+    /// Names the outputs to which an instance wrote nothing.
+    fn barren(&self, outputs: &[Output]) -> String {
+        let Some(start) = &self.history.start else {
+            return String::new();
+        };
+        let empty = outputs.iter().filter(|o| o.parts.is_empty());
+        let names: Vec<_> = empty
+            .map(|o| format!("`{}`", start.workflow.dataset(o.data).name))
+            .collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("; it wrote nothing to {}", names.join(", ")),
+        }
+    }
+
     fn event_line(&self, event: &Event) -> Option<String> {
         match event {
             Event::Ended {
@@ -102,14 +160,22 @@ impl Watcher {
             } => {
                 let name = self.history.instance_name(*instance);
                 Some(match ended {
-                    Ended::Committed { undeclared, .. } if undeclared.files > 0 => format!(
-                        "{name} done in {}; removed {} undeclared file(s), {}: {}",
+                    Ended::Committed {
+                        undeclared,
+                        outputs,
+                    } if undeclared.files > 0 => format!(
+                        "{name} done in {}{}; removed {} undeclared file(s), {}: {}",
                         Elapsed(usage.wall),
+                        self.barren(outputs),
                         undeclared.files,
                         Bytes(undeclared.bytes),
                         undeclared.names.join(", ")
                     ),
-                    Ended::Committed { .. } => format!("{name} done in {}", Elapsed(usage.wall)),
+                    Ended::Committed { outputs, .. } => format!(
+                        "{name} done in {}{}",
+                        Elapsed(usage.wall),
+                        self.barren(outputs)
+                    ),
                     Ended::Failed {
                         failure, log_tail, ..
                     } => {

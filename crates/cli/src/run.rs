@@ -8,20 +8,22 @@ use crate::progress::Watcher;
 use crate::{chronicle, cluster, state, workflow};
 use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
+use changes::Changes;
 use energy::Metered;
 use files::Files;
 use margin::Margin;
-use std::collections::BTreeSet;
+use opened::Watched;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
-use tarn_base::event::{Event, Options, PriorDest, Start};
+use tarn_base::event::{Event, Options, PriorDest, PriorInstance, Start};
 use tarn_base::history::{History, TransferEnd};
-use tarn_base::id::DataId;
-use tarn_base::layout::StateDir;
+use tarn_base::id::{DataId, StepId};
+use tarn_base::layout::{StateDir, TierDir};
 use tarn_base::nodes::{Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::policy::{Handling, Order};
@@ -38,10 +40,13 @@ use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Summary};
 
 pub(crate) mod allocation;
+pub(crate) mod changes;
+pub(crate) mod dropped;
 mod energy;
 pub(crate) mod files;
 mod kept;
-mod margin;
+pub(crate) mod margin;
+mod opened;
 pub(crate) mod orphans;
 mod places;
 
@@ -61,7 +66,42 @@ struct Session {
     margin: Margin,
     /// What Slurm knows of its energy.
     energy: Option<allocation::Energy>,
+    /// Of a run that begins.
+    seen: Option<Seen>,
     _lock: RunLock,
+}
+
+/// What a run sees of the files that its steps read beside datasets.
+struct Seen {
+    files: Files,
+    changes: Changes,
+    watched: Option<Watched>,
+    /// The folder of the run before.
+    before: Option<PathBuf>,
+}
+
+impl Seen {
+    /// After the run: what its steps opened, and what they changed of what their commands name.
+    fn end(self, start: &Start, history: &History, run: &Path) {
+        let w = &start.workflow;
+        for (id, step) in (0u32..).map(StepId).zip(&w.steps) {
+            let ran = history
+                .instances_of(id)
+                .any(|(_, i)| !i.attempts.is_empty());
+            let changed = self.files.changed_by(w, step);
+            for path in changed.iter().filter(|_| ran) {
+                say!(
+                    "note: {}, which step `{}` names, has changed since the run began: if the step writes it, the step runs again in \
+                     every run; write it to an output, or by `>`",
+                    path.display(),
+                    step.name
+                );
+            }
+        }
+        if let Some(watched) = self.watched {
+            watched.end(w, &self.files, run, self.before.as_deref());
+        }
+    }
 }
 
 pub(crate) fn run(cli: &Cli, args: &RunArgs) -> CliResult {
@@ -102,6 +142,21 @@ pub(crate) fn start(
         .prior(&parsed.workflow, &workspace, &found, reached.is_some())
         .exit(Exit::State)?;
     let prior_dest = prior_dests(&catalogue, &parsed.workflow, state, mover.as_ref())?;
+    tell_of_dests(&parsed.workflow, &workspace, state, mover.as_ref());
+    let before = runs::newest(state, Some(&parsed.workflow.name)).exit(Exit::State)?;
+    let changes = match before {
+        // Nothing has run that could run again.
+        None => Changes::default(),
+        Some(_) => {
+            let looks = changes::looks(&parsed.workflow, state, &workspace, mover.as_ref());
+            Changes::since_last(state, parsed, &files, &looks)
+        }
+    };
+    if reached.is_some() {
+        if let Some(risk) = margin::at_risk(&parsed.workflow) {
+            say!("note: {risk}");
+        }
+    }
     let name = runs::allocate(state, &parsed.workflow.name).exit(Exit::State)?;
     let mut start = Start {
         run: name.clone(),
@@ -119,6 +174,17 @@ pub(crate) fn start(
         sealed: args.machine.transport == Transport::Sealed,
     };
     files.write(&state.run(&name))?;
+    changes.write(&state.run(&name));
+    let seen = Seen {
+        files: files.clone(),
+        changes,
+        // Steps of other machines open files there.
+        watched: match reached.is_some() {
+            true => None,
+            false => Watched::new(&parsed.workflow, &state.0, &start.cluster),
+        },
+        before: before.map(|b| state.run(&b.name)),
+    };
     let margin = Margin::new(args.margin);
     let opening = Opening {
         files,
@@ -153,9 +219,31 @@ pub(crate) fn start(
         history: History::new(),
         margin,
         energy,
+        seen: Some(seen),
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
+}
+
+/// Says what somebody has taken out of a `dest`: it is put there again.
+fn tell_of_dests(w: &Workflow, workspace: &str, state: &StateDir, mover: &dyn Mover) {
+    for dataset in &w.data {
+        let Some(dest) = &dataset.dest else { continue };
+        let Some((path, others)) = tarn_local::destination_lacks(state, workspace, dest, mover)
+        else {
+            continue;
+        };
+        let more = match others {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        say!(
+            "note: {}{more}, which an earlier run put there, is not there any more: dataset `{}` is delivered again, and made again \
+             where nothing is left of it",
+            dest.join(path).display(),
+            dataset.name
+        );
+    }
 }
 
 pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
@@ -246,6 +334,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         history,
         margin,
         energy,
+        seen: None,
         _lock: lock,
     };
     session.drive(cli, args.report.as_deref())
@@ -272,6 +361,7 @@ impl Session {
             history,
             margin,
             mut energy,
+            mut seen,
             _lock,
         } = self;
         if let Some(banner) = emulation(&start.cluster) {
@@ -283,7 +373,9 @@ impl Session {
         }
         chronicle::start(cli, &state, &start.run)?;
         let beacon = Beacon::new(&state, &start.run, world.progress(), world.now());
+        let changes = seen.as_ref().map(|s| s.changes.clone());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
+        watcher.tells(changes.unwrap_or_default(), &start.workflow);
         let crash = crash_point()?;
         let asked = energy.as_mut().and_then(|e| e.asked.take());
         let world = Metered::new(world, asked, &start.workflow);
@@ -296,11 +388,17 @@ impl Session {
             first,
             seq,
             &mut |r| {
+                if let Some(watched) = seen.as_mut().and_then(|s| s.watched.as_mut()) {
+                    watched.see(&start.workflow, r);
+                }
                 watcher.see(r);
                 margin.look(watcher.history());
             },
         );
         watcher.end();
+        if let Some(seen) = seen {
+            seen.end(&start, watcher.history(), &state.run(&start.run));
+        }
         drop((journal, beacon));
         if let Some(energy) = energy {
             energy.say_sum();
@@ -488,7 +586,62 @@ pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
     Ok(catalogue)
 }
 
-fn prior_dests(
+/// Of what earlier runs have committed, only what can be seen to be there counts for a plan. What lies on other machines is believed.
+pub(crate) fn held_still(
+    prior: &mut [PriorInstance],
+    cluster: &Cluster,
+    workspace: &str,
+    state: &StateDir,
+    elsewhere: bool,
+) {
+    let mover = crate::mover::trees();
+    let mut dests: BTreeMap<PathBuf, BTreeSet<StoreKey>> = BTreeMap::new();
+    let key = |p: &PriorInstance, output: u32, part: u32| {
+        let output = p.outputs.get(output as usize)?;
+        Some(output.parts.get(part as usize)?.0.key.clone())
+    };
+    for p in &*prior {
+        for (output, part, place) in &p.held {
+            if let (Place::External(dest), Some(key)) = (place, key(p, *output, *part)) {
+                dests.entry(dest.clone()).or_default().insert(key);
+            }
+        }
+    }
+    for (dest, keys) in &mut dests {
+        let all: Vec<StoreKey> = keys.iter().cloned().collect();
+        let asked: Vec<&StoreKey> = all.iter().collect();
+        let there = tarn_local::destination_holds(state, workspace, dest, &asked, &mover);
+        let there: BTreeSet<StoreKey> = all
+            .iter()
+            .zip(there)
+            .filter(|(_, there)| *there)
+            .map(|(key, _)| key.clone())
+            .collect();
+        *keys = there;
+    }
+    for p in prior {
+        let known = p.clone();
+        p.held.retain(|(output, part, place)| {
+            let Some(key) = key(&known, *output, *part) else {
+                return false;
+            };
+            match place {
+                Place::Node(spot) if !elsewhere => {
+                    let node = cluster.nodes.get(spot.node.at());
+                    let tier = node.and_then(|n| Some((n, n.tiers.get(spot.tier.at())?)));
+                    tier.is_some_and(|(node, tier)| {
+                        let folder = TierDir::new(&tier.root, workspace, &node.name);
+                        folder.part(&key).exists()
+                    })
+                }
+                Place::External(dest) => dests.get(dest).is_some_and(|keys| keys.contains(&key)),
+                _ => true,
+            }
+        });
+    }
+}
+
+pub(crate) fn prior_dests(
     catalogue: &Catalogue,
     w: &Workflow,
     state: &StateDir,

@@ -9,10 +9,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tarn_base::bounds::MAX_WORKFLOW_BYTES;
 use tarn_base::codes::Exit;
+use tarn_base::hash::Hash;
+use tarn_base::id::StepId;
 use tarn_flow::{Code, Note, Parsed, Rejected, Script};
 
 /// Bytes of a script that are read to tell whether it has changed: more is no script that somebody wrote.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
+
+/// Files of a folder that a step watches: one with more is a dataset.
+const MAX_WATCHED: usize = 10_000;
 
 /// Reads, checks and completes a workflow file, or sbatch scripts. Problems are drawn on stderr.
 pub(crate) fn load(paths: &[PathBuf]) -> CliResult<Parsed> {
@@ -46,9 +51,26 @@ pub(crate) fn load_with_files(
             say!("note: {note}");
         }
     }
+    let mut files = files;
+    for (id, step) in (0u32..).map(StepId).zip(&parsed.workflow.steps) {
+        for path in parsed.watched(id) {
+            if read_watched(path).is_none() {
+                return Err(CliError::new(
+                    Exit::InvalidWorkflow,
+                    format!(
+                        "step `{}` watches {} (`files`), which is not there or cannot be read; correct the path, which is relative to \
+                         the folder of the workflow file, or make the file",
+                        step.name,
+                        path.display()
+                    ),
+                ));
+            }
+        }
+        files.watch(&step.name, parsed.watched(id));
+    }
     let files = RefCell::new(files);
     parsed.finish_codes(&|path| {
-        let bytes = read_script(path)?;
+        let bytes = files.borrow().read_now(path)?;
         files.borrow_mut().add(path, &bytes);
         Some(bytes)
     });
@@ -101,6 +123,38 @@ pub(crate) fn read_script(path: &Path) -> Option<Vec<u8>> {
         .duration_since(std::time::UNIX_EPOCH)
         .ok()?;
     Some(format!("{} bytes of {written:?}", meta.len()).into_bytes())
+}
+
+/// The bytes of a file, or what tells a folder's content from any other: names and what the files hold.
+pub(crate) fn read_watched(path: &Path) -> Option<Vec<u8>> {
+    if !path.is_dir() {
+        return read_script(path);
+    }
+    let mut all = Vec::new();
+    let mut left = vec![path.to_path_buf()];
+    let mut files = Vec::new();
+    while let Some(folder) = left.pop() {
+        for entry in std::fs::read_dir(&folder).ok()? {
+            let entry = entry.ok()?;
+            match entry.file_type().ok()?.is_dir() {
+                true => left.push(entry.path()),
+                false => files.push(entry.path()),
+            }
+        }
+        if files.len() > MAX_WATCHED {
+            return None;
+        }
+    }
+    files.sort();
+    for file in files {
+        let name = file.strip_prefix(path).unwrap_or(&file);
+        all.extend_from_slice(name.as_os_str().as_encoded_bytes());
+        // A link that leads nowhere, a socket: its name counts.
+        let hash = read_script(&file).map_or(Hash(0), |bytes| Hash::of(&bytes));
+        all.push(0);
+        all.extend_from_slice(&hash.0.to_le_bytes());
+    }
+    Some(all)
 }
 
 fn read_bounded(path: &Path) -> CliResult<String> {

@@ -189,3 +189,15 @@ fn scripts_have_a_number_of_their_own_where_there_is_no_slurm() {
         "{first:?} {second:?}"
     );
 }
+
+#[test]
+fn nothing_is_submitted_where_no_controller_is() {
+    let site = words();
+    let mut submit = site.command(&[&["submit"][..], &NAMES].concat());
+    submit.env("TARN_CONTROLLER", site.path("none"));
+    let refused = common::Ran::of(submit.output().expect("tarn starts"));
+    refused
+        .exits(5)
+        .says("controller does not answer")
+        .says("nothing was submitted");
+}

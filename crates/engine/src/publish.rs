@@ -11,6 +11,7 @@ use tarn_base::action::Subject;
 use tarn_base::event::Output;
 use tarn_base::id::{DataId, InstanceId, StepId};
 use tarn_base::part::{PartClass, PartRef, Place};
+use tarn_base::pattern::EntryPattern;
 use tarn_base::workflow::{Distribution, Foreach, Role, Step, Use};
 
 impl State {
@@ -50,7 +51,14 @@ impl State {
         let step = self.start.workflow.step(id).clone();
         let items = match self.items(&step) {
             Ok(items) => items,
-            Err(message) => return self.fail(Subject::Step(id), message),
+            // What a source holds is known before anything is started.
+            Err(message) => {
+                let about = match &step.foreach {
+                    Some(Foreach::Entries { version: 0, .. }) if !self.fits_checked => Subject::Run,
+                    _ => Subject::Step(id),
+                };
+                return self.fail(about, message);
+            }
         };
         let mut instances = Vec::with_capacity(items.len());
         for item in items {
@@ -130,7 +138,7 @@ impl State {
 
     /// The elements of a step; one without a name for a plain step.
     fn items(&self, step: &Step) -> Result<Vec<Option<String>>, String> {
-        let (data, version, pattern, max) = match &step.foreach {
+        let (data, version, pattern, max, allow_empty) = match &step.foreach {
             None => return Ok(vec![None]),
             Some(Foreach::Values(values)) => return Ok(values.iter().cloned().map(Some).collect()),
             Some(Foreach::Entries {
@@ -138,7 +146,8 @@ impl State {
                 version,
                 pattern,
                 max,
-            }) => (*data, *version, pattern, *max),
+                allow_empty,
+            }) => (*data, *version, pattern, *max, *allow_empty),
         };
         let entries = self
             .data
@@ -159,7 +168,45 @@ impl State {
                 pattern.as_str()
             ));
         }
+        if names.is_empty() && !allow_empty {
+            return Err(self.no_match(step, data, version, pattern));
+        }
         Ok(names.into_iter().map(Some).collect())
+    }
+
+    /// That no entry of a version matches the pattern of a step.
+    fn no_match(&self, step: &Step, data: DataId, version: u32, pattern: &EntryPattern) -> String {
+        let parts = self.data.version(data, version).parts.values();
+        let names: Vec<&str> = parts
+            .filter_map(|p| match &p.info.class {
+                PartClass::Entry(name) => Some(name.as_str()),
+                _ => None,
+            })
+            .collect();
+        let has = match names.as_slice() {
+            [] => "has no entries".to_owned(),
+            [one] => format!("has one entry, {one:?}"),
+            [first, .., last] => {
+                format!("has {} entries, from {first:?} to {last:?}", names.len())
+            }
+        };
+        let name = &self.start.workflow.dataset(data).name;
+        format!(
+            "step {}: no entry of {name} matches {:?}, and {name} {has}; correct the pattern of `foreach`, or write \
+             `allow_empty = true` if no instance at all is right",
+            step.name,
+            pattern.as_str()
+        )
+    }
+
+    /// The first step whose pattern matches nothing in a source: no run can change that.
+    pub(crate) fn empty_foreach(&self) -> Option<String> {
+        let steps = self.start.workflow.steps.iter();
+        let mut over = steps.filter(|step| match &step.foreach {
+            Some(Foreach::Entries { version, .. }) => *version == 0,
+            _ => false,
+        });
+        over.find_map(|step| self.items(step).err())
     }
 
     /// The parts that each use needs on each node of the step.
@@ -381,6 +428,7 @@ impl State {
         let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
         for (data, version) in made {
             self.data.version_mut(data, version).sealed = true;
+            self.note_barren(id, data, version);
             if first {
                 self.compare_with_dest(data, version);
             }
@@ -394,6 +442,23 @@ impl State {
                 self.steps.to_bind.insert(follower);
             }
         }
+    }
+
+    /// Some instances of a `foreach` may yield nothing; that all of them do is a mistake.
+    fn note_barren(&mut self, id: StepId, data: DataId, version: u32) {
+        let state = &self.steps.all[id.at()];
+        let instances = state.instances.as_ref().map_or(0, Vec::len);
+        if !state.complete() || instances == 0 || !self.data.version(data, version).parts.is_empty()
+        {
+            return;
+        }
+        let w = &self.start.workflow;
+        let (step, name) = (&w.step(id).name, &w.dataset(data).name);
+        let message = format!(
+            "step {step}: none of its {instances} instances wrote anything to its output `{name}` ($TARN_{name}); correct its \
+             command, then `tarn run`"
+        );
+        self.fail(Subject::Step(id), message);
     }
 
     /// A `dest` that already holds this content need not be written again, and can be read. Asked once: later more is known of
@@ -549,6 +614,12 @@ impl State {
             .filter(|(_, s)| s.instances.is_none())
             .map(|(i, _)| StepId(i));
         self.steps.to_bind = unbound.collect();
+        for id in (0..self.steps.all.len() as u32).map(StepId) {
+            let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
+            for (data, version) in made {
+                self.note_barren(id, data, version);
+            }
+        }
     }
 
     /// Returns what was there.

@@ -395,6 +395,7 @@ out = ["e"]
 name = "each"
 foreach = "d/want*"
 max = 10
+allow_empty = true
 run = "x"
 in = ["d/{item}"]
 out = ["f"]

@@ -16,7 +16,7 @@ pub fn code_hash(
     step: &Step,
     read_script: &dyn Fn(&Path) -> Option<Vec<u8>>,
 ) -> Hash {
-    hash(workflow, step, &mut |path| {
+    hash(workflow, step, &[], &mut |path| {
         read_script(path).map(|bytes| Hash::of(&bytes))
     })
 }
@@ -24,6 +24,7 @@ pub fn code_hash(
 /// The hashes of all steps; every script is read once.
 pub(crate) fn all(
     workflow: &Workflow,
+    files: &[&[PathBuf]],
     read_script: &dyn Fn(&Path) -> Option<Vec<u8>>,
 ) -> Vec<Hash> {
     let mut known: BTreeMap<PathBuf, Option<Hash>> = BTreeMap::new();
@@ -38,11 +39,20 @@ pub(crate) fn all(
     workflow
         .steps
         .iter()
-        .map(|step| hash(workflow, step, &mut script))
+        .enumerate()
+        .map(|(at, step)| {
+            let files = files.get(at).copied().unwrap_or_default();
+            hash(workflow, step, files, &mut script)
+        })
         .collect()
 }
 
-fn hash(workflow: &Workflow, step: &Step, script: &mut dyn FnMut(&Path) -> Option<Hash>) -> Hash {
+fn hash(
+    workflow: &Workflow,
+    step: &Step,
+    files: &[PathBuf],
+    script: &mut dyn FnMut(&Path) -> Option<Hash>,
+) -> Hash {
     let mut h = Hasher::new();
     // The second: commands end at their first failing line, so what earlier ones have made is made again.
     h.field(b"tarn step code 2").field(step.run.as_bytes());
@@ -73,6 +83,14 @@ fn hash(workflow: &Workflow, step: &Step, script: &mut dyn FnMut(&Path) -> Optio
     for word in words(step, &workflow.folder) {
         if let Some(hash) = script(&workflow.folder.join(&word)) {
             h.field(word.as_bytes()).field(&hash.0.to_le_bytes());
+        }
+    }
+    for file in files {
+        if let Some(hash) = script(file) {
+            let name = file.strip_prefix(&workflow.folder).unwrap_or(file);
+            h.field(b"file")
+                .field(name.as_os_str().as_encoded_bytes())
+                .field(&hash.0.to_le_bytes());
         }
     }
     h.finish()

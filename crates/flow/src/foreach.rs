@@ -167,9 +167,7 @@ pub(crate) fn check(out: &mut Findings, step: &RawStep) {
                 out.add(item_without_foreach(out.find(item.span, ITEM), &what));
             }
         }
-        if let Some(max) = &step.max {
-            out.add(max_without_entries(max.span, &what));
-        }
+        bounds_without_entries(out, step, &what);
         return;
     };
     if let Some(nodes) = step.nodes.as_ref().filter(|n| n.value > 1) {
@@ -201,17 +199,30 @@ pub(crate) fn check(out: &mut Findings, step: &RawStep) {
         );
     }
     if let RawForeach::Values(values) = &foreach.value {
-        if let Some(max) = &step.max {
-            out.add(max_without_entries(max.span, &what));
-        }
+        bounds_without_entries(out, step, &what);
         check_substituted(out, step, values);
     }
 }
 
-fn max_without_entries(span: SourceSpan, what: &str) -> Finding {
-    Finding::error(Code::BadForeach, format!("`max` of {what} has no meaning"))
-        .at(span, "bounds a `foreach` over the entries of a dataset")
-        .help("remove `max`, or write `foreach = \"dataset/*\"`")
+/// `max` and `allow_empty` are for a `foreach` over the entries of a dataset.
+fn bounds_without_entries(out: &mut Findings, step: &RawStep, what: &str) {
+    let keys = [
+        ("max", step.max.as_ref().map(|m| m.span)),
+        ("allow_empty", step.allow_empty.as_ref().map(|a| a.span)),
+    ];
+    for (key, span) in keys {
+        let Some(span) = span else { continue };
+        out.add(
+            Finding::error(
+                Code::BadForeach,
+                format!("`{key}` of {what} has no meaning"),
+            )
+            .at(span, "bounds a `foreach` over the entries of a dataset")
+            .help(format!(
+                "remove `{key}`, or write `foreach = \"dataset/*\"`"
+            )),
+        );
+    }
 }
 
 /// With values from the file, `NAME/{item}` is known now: it must name an entry.

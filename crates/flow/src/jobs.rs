@@ -408,7 +408,11 @@ fn elements(workflow: &Workflow, foreach: &Foreach) -> String {
             format!("set -o pipefail; printf '%s\\0' {}", words.join(" "))
         }
         Foreach::Entries {
-            data, pattern, max, ..
+            data,
+            pattern,
+            max,
+            allow_empty,
+            ..
         } => {
             let name = &workflow.dataset(*data).name;
             // Only `*` means something; what find(1) knows beside it is itself.
@@ -419,12 +423,19 @@ fn elements(workflow: &Workflow, foreach: &Foreach) -> String {
                 }
                 literal.push(letter);
             }
-            let pattern = literal;
-            let pattern = shell(&pattern);
+            let shown = shell(pattern.as_str());
+            let pattern = shell(&literal);
+            let some = match allow_empty {
+                true => String::new(),
+                false => format!(
+                    "[ \"$count\" -gt 0 ] || {{ printf 'tarn: no entry of {name} matches %s (allow_empty = true allows that)\\n' {shown} >&2; exit 1; }}\n"
+                ),
+            };
             format!(
                 "set -o pipefail\n\
                  count=$(find \"$TARN_{name}/\" -mindepth 1 -maxdepth 1 -name {pattern} -printf x | wc -c)\n\
                  [ \"$count\" -le {max} ] || {{ echo \"tarn: $count entries of {name} match, {max} may (max)\" >&2; exit 1; }}\n\
+                 {some}\
                  find \"$TARN_{name}/\" -mindepth 1 -maxdepth 1 -name {pattern} -printf '%f\\0' | sort -z"
             )
         }

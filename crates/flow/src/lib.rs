@@ -38,4 +38,4 @@ pub use diag::{Code, Finding, MAX_FINDINGS, Note, Rejected};
 pub use jobs::{StepJob, step_jobs};
 pub use notes::needs_external;
 pub use parsed::{Parsed, parse};
-pub use script::{JobScript, Script, parse_job, parse_scripts};
+pub use script::{JobScript, Script, parse_job, parse_scripts, without_directives};

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::bounds;
 use tarn_base::hash::Hash;
+use tarn_base::id::StepId;
 use tarn_base::workflow::{Dataset, OnFailure, Partition, Step, Workflow};
 use toml::de::DeTable;
 
@@ -70,6 +71,8 @@ pub(crate) struct StepSpans {
     pub(crate) tier: Option<SourceSpan>,
     /// Of each use, and whether it asks for `shared`.
     pub(crate) uses: Vec<(SourceSpan, bool)>,
+    /// What it watches beside what its command names.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 impl Parsed {
@@ -80,10 +83,18 @@ impl Parsed {
         self.notes.extend(notes);
     }
 
+    /// The files and folders that a step watches beside what its command names: its `files`.
+    pub fn watched(&self, step: StepId) -> &[PathBuf] {
+        let spans = self.spans.steps.get(step.at());
+        spans.map_or(&[], |s| s.files.as_slice())
+    }
+
     /// Fills every [`Step::code`]. `read_script` gives the bytes of a regular file, or `None` when there is none;
     /// it is asked once for each path.
     pub fn finish_codes(&mut self, read_script: &dyn Fn(&Path) -> Option<Vec<u8>>) {
-        let codes = code::all(&self.workflow, read_script);
+        let steps = self.spans.steps.iter();
+        let files: Vec<&[PathBuf]> = steps.map(|s| s.files.as_slice()).collect();
+        let codes = code::all(&self.workflow, &files, read_script);
         for (step, code) in self.workflow.steps.iter_mut().zip(codes) {
             step.code = code;
         }
@@ -162,7 +173,7 @@ pub(crate) fn check(
     }
     match (resolution, title) {
         (Some(resolution), Some(title)) if out.is_empty() => {
-            let spans = spans(&top, &data, &partitions, &steps);
+            let spans = spans(&top, &data, &partitions, &steps, folder);
             let places: Vec<SourceSpan> = data.iter().map(|d| d.name.span).collect();
             let workflow = assemble(
                 title.value,
@@ -252,6 +263,7 @@ fn spans(
     data: &[RawData],
     partitions: &[RawPartition],
     steps: &[RawStep],
+    folder: &Path,
 ) -> Spans {
     fn span<T>(located: &Option<Located<T>>) -> Option<SourceSpan> {
         located.as_ref().map(|l| l.span)
@@ -283,6 +295,7 @@ fn spans(
                     .iter()
                     .map(|i| (i.span, i.dist == Some(Dist::Shared)))
                     .collect(),
+                files: s.files.iter().map(|f| folder.join(&f.value)).collect(),
             })
             .collect(),
     }

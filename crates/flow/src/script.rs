@@ -239,6 +239,19 @@ fn used_by(document: &DeTable<'_>) -> Vec<(String, bool, bool)> {
     names.collect()
 }
 
+/// A script without what it says to Slurm and to tarn: what its shell runs. What of that decides a step's result counts by itself, so
+/// that who asks for more time changes nothing.
+pub fn without_directives(script: &[u8]) -> Vec<u8> {
+    let Ok(text) = std::str::from_utf8(script) else {
+        return script.to_vec();
+    };
+    let (head, rest) = text.split_at(head(text));
+    let lines = head.split_inclusive('\n');
+    let shell = lines.filter(|line| !is_ours(line) && !line.starts_with("#SBATCH"));
+    let shell: String = shell.collect();
+    (shell + rest).into_bytes()
+}
+
 /// Where the lines before the first command end: what Slurm reads.
 fn head(text: &str) -> usize {
     let lines = text.split_inclusive('\n');

@@ -37,6 +37,8 @@ const KEYS: &[&str] = &[
     "after",
     "foreach",
     "max",
+    "allow_empty",
+    "files",
     "in",
     "out",
     "inout",
@@ -79,6 +81,8 @@ pub(crate) struct RawStep {
     pub(crate) after: Vec<Located<String>>,
     pub(crate) foreach: Option<Located<RawForeach>>,
     pub(crate) max: Option<Located<u32>>,
+    pub(crate) allow_empty: Option<Located<bool>>,
+    pub(crate) files: Vec<Located<String>>,
     pub(crate) items: Vec<Item>,
 }
 
@@ -196,6 +200,11 @@ fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) ->
         after: section.list(out, "after", "[\"step\"]").unwrap_or_default(),
         foreach: foreach::read(out, &section),
         max: section.count(out, "max", 1, bounds::MAX_INSTANCES),
+        allow_empty: section
+            .flag(out, "allow_empty")
+            .zip(section.get("allow_empty"))
+            .map(|(flag, value)| Located::new(flag, place(value))),
+        files: files(out, &section),
         items: item::read(out, &section),
     };
     check_tasks(out, &section, &step);
@@ -222,6 +231,31 @@ fn shared_tmp(out: &mut Findings, section: &Section<'_>) -> Option<bool> {
             None
         }
     }
+}
+
+/// Paths of files and folders that a step's result depends on.
+fn files(out: &mut Findings, section: &Section<'_>) -> Vec<Located<String>> {
+    let all = section.list(out, "files", "[\"params.toml\"]");
+    let mut all = all.unwrap_or_default();
+    all.retain(|file| {
+        let why = match file.value.as_str() {
+            "" => "empty",
+            text if text.starts_with('~') => "`~` is not expanded",
+            text if text.contains(['$', '*', '?']) => "nothing is expanded",
+            text if text.contains("://") => "a URL is not a path",
+            _ => return true,
+        };
+        out.add(
+            Finding::error(
+                Code::BadPath,
+                format!("`files` of {} has no usable path", section.what),
+            )
+            .at(file.span, why)
+            .help("name a file or a folder, relative to the folder of the workflow file"),
+        );
+        false
+    });
+    all
 }
 
 /// How long after an image the next is taken where nothing is said, in nanoseconds: at a failure a day it costs 5 minutes of work on

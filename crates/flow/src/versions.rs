@@ -242,6 +242,7 @@ fn foreach(
         version,
         pattern: pattern.clone(),
         max: max.unwrap_or(bounds::MAX_INSTANCES),
+        allow_empty: value_of(&step.allow_empty).unwrap_or(false),
     })
 }
 

@@ -23,6 +23,7 @@ use tarn_base::layout::StateDir;
 use tarn_base::manifest::{Entry, Manifest};
 use tarn_base::merge;
 use tarn_base::object::is_object;
+use tarn_base::part::StoreKey;
 use tarn_base::workflow::OnFailure;
 use tarn_ports::{Control, Mover, MoverError};
 
@@ -146,13 +147,76 @@ impl Memory {
     }
 }
 
-/// What is in a tree and not recorded, or else what is recorded and gone.
+/// What is in a tree and not recorded. What is recorded and gone, somebody has removed: it may be put there again.
 fn stranger(listed: &Manifest, recorded: &Manifest) -> Option<String> {
     let within = |tree: &Manifest, e: &&Entry| tree.find(&e.path).is_some_and(|o| alike(e, o));
-    let strange = listed.entries.iter().find(|e| !within(recorded, e));
-    let gone = || recorded.entries.iter().find(|e| !within(listed, e));
-    let entry = strange.or_else(gone)?;
-    Some(format!("`{}`", String::from_utf8_lossy(&entry.path)))
+    let strange = listed.entries.iter().find(|e| !within(recorded, e))?;
+    Some(format!("`{}`", String::from_utf8_lossy(&strange.path)))
+}
+
+/// What an earlier run put into a destination and is not there any more: the first such path, and how many others.
+pub fn destination_lacks(
+    state: &StateDir,
+    workspace: &str,
+    dest: &Path,
+    mover: &dyn Mover,
+) -> Option<(String, usize)> {
+    let real = real_folder(dest).ok().filter(|_| !is_object(dest))?;
+    let known = read_manifest(&Memory::of(state, workspace, &real).known).ok()?;
+    let listed = match mover.list(&real, &Control::default()) {
+        Ok(listed) => listed,
+        Err(_) if !real.exists() => Manifest::default(),
+        Err(_) => return None,
+    };
+    let mut gone = known
+        .entries
+        .iter()
+        .filter(|e| listed.find(&e.path).is_none());
+    let first = gone.next()?;
+    let path = String::from_utf8_lossy(&first.path).into_owned();
+    Some((path, gone.count()))
+}
+
+/// What tarn has put into a destination, and what it was about to put there, as far as that is recorded. A part's paths may have
+/// been written by another version since: the hashes in there tell.
+pub(crate) fn given(state: &StateDir, workspace: &str, dest: &Path) -> Vec<Manifest> {
+    let real = real_folder(dest).ok();
+    let files = real.map(|real| {
+        let memory = Memory::of(state, workspace, &real);
+        [memory.known, memory.intended]
+    });
+    let files = files.into_iter().flatten();
+    files.filter_map(|f| read_manifest(&f).ok()).collect()
+}
+
+/// Which of these parts an earlier run put into a destination, and lie there still.
+pub fn destination_holds(
+    state: &StateDir,
+    workspace: &str,
+    dest: &Path,
+    parts: &[&StoreKey],
+    mover: &dyn Mover,
+) -> Vec<bool> {
+    let given = given(state, workspace, dest);
+    let real = real_folder(dest).ok().filter(|r| r.is_dir());
+    let listed = real.and_then(|real| mover.list(&real, &Control::default()).ok());
+    let Some(listed) = listed else {
+        return vec![false; parts.len()];
+    };
+    let there = |e: &Entry| listed.find(&e.path).is_some_and(|l| alike(l, e));
+    let has = |key: &&StoreKey| {
+        let part = read_manifest(&state.manifest(workspace, key));
+        part.is_ok_and(|part| {
+            given.iter().any(|g| has_all(g, &part)) && part.entries.iter().all(there)
+        })
+    };
+    parts.iter().map(has).collect()
+}
+
+/// Whether a tree has all of a part.
+pub(crate) fn has_all(tree: &Manifest, part: &Manifest) -> bool {
+    let mut entries = part.entries.iter();
+    entries.all(|e| tree.find(&e.path).is_some_and(|k| k.same_content(e)))
 }
 
 /// Whether a folder holds just what a file of the memory says.

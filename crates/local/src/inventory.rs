@@ -1,5 +1,6 @@
 //! After an interruption: what is still there, and the removal of everything else.
 
+use crate::dests;
 use crate::drained::{self, remove_drained};
 use crate::kept;
 use crate::keys::DataKeys;
@@ -70,7 +71,7 @@ pub(crate) fn inventory(
     wanted: &[(PartRef, StoreKey, Place)],
 ) -> Result<Vec<(PartRef, Place)>, Failure> {
     let contents = rebooted(shared);
-    let mut listings: BTreeMap<PathBuf, Option<Manifest>> = BTreeMap::new();
+    let mut seen_of = Seen::default();
     let mut found = Vec::new();
     // What earlier runs have left goes by other names: which of it is sealed, the keys tell.
     let keys = shared.keys.as_ref();
@@ -91,7 +92,7 @@ pub(crate) fn inventory(
             contents,
             seal: seal.as_ref(),
         };
-        if holds(shared, part, key, place, &manifest, look, &mut listings)? {
+        if holds(shared, part, key, place, &manifest, look, &mut seen_of)? {
             if let Place::Node(spot) = place
                 && let Ok(path) = shared.replica(*spot, key)
             {
@@ -172,6 +173,15 @@ fn manifest_of(
     Ok(written.ok().map(|()| found))
 }
 
+/// What is looked at once for all parts that lie there.
+#[derive(Default)]
+struct Seen {
+    /// Folders that hold whole versions, as they are.
+    listings: BTreeMap<PathBuf, Option<Manifest>>,
+    /// What destinations were given.
+    given: BTreeMap<PathBuf, Vec<Manifest>>,
+}
+
 /// How a replica is looked at.
 #[derive(Clone, Copy)]
 struct Look<'a> {
@@ -188,14 +198,18 @@ fn holds(
     place: &Place,
     manifest: &Manifest,
     look: Look<'_>,
-    listings: &mut BTreeMap<PathBuf, Option<Manifest>>,
+    seen_of: &mut Seen,
 ) -> Result<bool, Failure> {
+    let listings = &mut seen_of.listings;
     // Folders that hold a whole version: listed once for all of their parts.
     let mut listed = |folder: &Path| -> Result<bool, Failure> {
         let listed = match listings.entry(resolve(folder)) {
             Slot::Occupied(slot) => slot.into_mut(),
             Slot::Vacant(slot) => {
-                let list = shared.mover.list(slot.key(), &Control::default());
+                let list = match place {
+                    Place::Source => shared.mover.list_source(slot.key(), &Control::default()),
+                    _ => shared.mover.list(slot.key(), &Control::default()),
+                };
                 let list = seen(slot.key(), list)?;
                 slot.insert(list)
             }
@@ -205,7 +219,15 @@ fn holds(
     let root = match place {
         Place::Node(spot) => shared.replica(*spot, key),
         Place::Drained => shared.drained(key),
-        Place::External(folder) => return listed(folder),
+        // A rescue is not recorded; what is there says enough.
+        Place::External(folder) => {
+            let given = seen_of
+                .given
+                .entry(folder.clone())
+                .or_insert_with(|| dests::given(&shared.state, &shared.workspace, folder));
+            let was_given = given.is_empty() || given.iter().any(|g| dests::has_all(g, manifest));
+            return Ok(was_given && listed(folder)?);
+        }
         Place::Source => {
             let dataset = shared.dataset(part.data).ok();
             return match dataset.and_then(|d| d.source.as_deref()) {

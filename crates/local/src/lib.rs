@@ -59,7 +59,8 @@ mod writers;
 
 pub use command::with_shells;
 pub use dests::{
-    Destination, Intent, check_destination, destination_intact, probe_destination, real_folder,
+    Destination, Intent, check_destination, destination_holds, destination_intact,
+    destination_lacks, probe_destination, real_folder,
 };
 
 pub use drained::{is_there, remove_drained};
@@ -71,7 +72,7 @@ pub use namespaces::{Namespaces, probe_multi_node, probe_shared};
 pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
 pub use provider::Door;
-pub use sources::check_source;
+pub use sources::{SourceLook, check_source, look_at_source};
 pub use sweep::{sweep, sweep_drained};
 pub use tarn_sys::memory::{Memory, memory};
 pub use tiers::apart;

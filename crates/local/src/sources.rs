@@ -14,11 +14,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::{Hash, Hasher};
 use tarn_base::id::DataId;
+use tarn_base::layout::StateDir;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::merge;
 use tarn_base::object::{ObjectUrl, is_object};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
-use tarn_ports::Control;
+use tarn_base::workflow::Dataset;
+use tarn_ports::{Control, Mover};
 
 /// A file changed this short before it was read may change again within the same time stamp (FAT and old NFS
 /// have 2 s): its hash is not relied on. Nor is that of a file whose inode was changed (ctime) so short before:
@@ -71,7 +73,7 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
     }
     let now = wall_clock();
     let root = resolve(source);
-    let mut tree = shared.mover.list(&root, control)?;
+    let mut tree = shared.mover.list_source(&root, control)?;
     let stamps = stamps(&root, &tree);
     let said: Vec<Option<Hash>> = tree.entries.iter().map(hash_of).collect();
     let file = memory_file(shared, &dataset.name);
@@ -263,6 +265,20 @@ fn fill_hashes(
     root: &Path,
 ) -> Vec<(usize, Hash)> {
     let known = memory::read(file, root);
+    let (touched, used) = fill(tree, stamps, &known);
+    if used.len() < known.len() {
+        // What the source no longer holds is forgotten: the memory never outgrows the source.
+        memory::write(file, root, used);
+    }
+    touched
+}
+
+/// The same from what is known; and what of that is still of use.
+fn fill(
+    tree: &mut Manifest,
+    stamps: &[Option<Stamp>],
+    known: &Files,
+) -> (Vec<(usize, Hash)>, Files) {
     let mut used = Files::new();
     let mut touched = Vec::new();
     for (at, (entry, stamp)) in tree.entries.iter_mut().zip(stamps).enumerate() {
@@ -292,15 +308,75 @@ fn fill_hashes(
         }
         used.insert(before.0.path.clone(), before.clone());
     }
-    if used.len() < known.len() {
-        // What the source no longer holds is forgotten: the memory never outgrows the source.
-        memory::write(file, root, used);
-    }
-    touched
+    (touched, used)
 }
 
-/// Reads files whose content may be what it was, so that steps which read them need not run again. The first that has other
-/// content ends it: then most of the source is likely new, and is read when it is staged.
+/// A source as a run would find it.
+#[derive(Debug, Default)]
+pub struct SourceLook {
+    /// What it holds, with the hashes that are known.
+    pub tree: Manifest,
+    /// Files that are not what they were when they were read last.
+    pub changed: Vec<String>,
+    /// Files that were read and are gone.
+    pub gone: Vec<String>,
+    /// Files that nobody has read yet; none of a source of which nothing is remembered.
+    pub new: Vec<String>,
+}
+
+/// Looks at a source as a run does when it lists it, and changes nothing that is remembered of it. Files that may be what they were
+/// are read, as a run reads them that may take over what earlier runs have committed.
+///
+/// # Errors
+/// When it cannot be listed.
+pub fn look_at_source(
+    state: &StateDir,
+    workspace: &str,
+    dataset: &Dataset,
+    mover: &dyn Mover,
+) -> Result<SourceLook, Failure> {
+    let control = Control::default();
+    let root = resolve(dataset.source.as_deref().unwrap_or(Path::new("")));
+    let mut tree = mover.list_source(&root, &control)?;
+    let stamps = stamps(&root, &tree);
+    let known = memory::read(&state.sources(workspace).join(&dataset.name), &root);
+    let (touched, _) = fill(&mut tree, &stamps, &known);
+    read_touched(mover, &root, &mut tree, &touched, &control);
+    let name = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    let mut look = SourceLook::default();
+    for entry in &tree.entries {
+        let EntryKind::File { size, hash, .. } = &entry.kind else {
+            continue;
+        };
+        match known.get(&entry.path) {
+            None if known.is_empty() => {}
+            None => look.new.push(name(&entry.path)),
+            Some((once, _)) => {
+                let same = match &once.kind {
+                    EntryKind::File {
+                        size: once_size,
+                        hash: once_hash,
+                        ..
+                    } if hash.is_some() => hash == once_hash && size == once_size,
+                    // Behind the first that has changed none is read: its time has to do.
+                    EntryKind::File {
+                        size: once_size, ..
+                    } => size == once_size && entry.mtime == once.mtime,
+                    _ => false,
+                };
+                if !same {
+                    look.changed.push(name(&entry.path));
+                }
+            }
+        }
+    }
+    let gone = known.keys().filter(|path| tree.find(path).is_none());
+    look.gone = gone.map(|path| name(path)).collect();
+    look.tree = tree;
+    Ok(look)
+}
+
+/// Reads files whose content may be what it was, so that steps which read them need not run again, and remembers that.
 fn look_again(
     shared: &Shared,
     data: DataId,
@@ -312,16 +388,32 @@ fn look_again(
     let Some(root) = source.map(resolve) else {
         return;
     };
-    let folder = is_tree(&root);
     let began = wall_clock();
+    let read = read_touched(&*shared.mover, &root, tree, touched, control);
+    remember(shared, data, &read, began);
+}
+
+/// Reads files until one has other content than it had: then most of the source is likely new, and is read when it is staged.
+fn read_touched(
+    mover: &dyn Mover,
+    root: &Path,
+    tree: &mut Manifest,
+    touched: &[(usize, Hash)],
+    control: &Control,
+) -> Manifest {
+    let folder = is_tree(root);
     let mut read = Manifest::default();
     for (at, known) in touched {
         let Some(entry) = tree.entries.get_mut(*at) else {
             continue;
         };
-        let found = shared
-            .mover
-            .digest(&on_disk(&root, folder, &entry.path), control);
+        let file = on_disk(root, folder, &entry.path);
+        // There by a link, perhaps.
+        let file = match is_object(root) {
+            true => file,
+            false => std::fs::canonicalize(&file).unwrap_or(file),
+        };
+        let found = mover.digest(&file, control);
         // What cannot be read now is told of when it is staged.
         let found = found.ok().and_then(|m| m.entries.into_iter().next());
         let now = found.as_ref().and_then(|f| match &f.kind {
@@ -336,7 +428,7 @@ fn look_again(
         }
         read.entries.push(entry.clone());
     }
-    remember(shared, data, &read, began);
+    read
 }
 
 /// A source has other content than is remembered: all that is remembered of it is forgotten. Where this world does not

@@ -275,8 +275,9 @@ fn lead(
         .step(run.instance, run.attempt, Phase::Committing);
     let judged = judge(of, team, outcome, log).map_err(|f| for_lack_of_room(team, f));
     let ended = judged.and_then(|()| {
-        let undeclared = undeclared(team)?;
         let outputs = commit(team, run, needs, begun)?;
+        // What was taken out of outputs is told too.
+        let undeclared = undeclared(team)?;
         Ok(Ended::Committed {
             outputs,
             undeclared,

@@ -453,6 +453,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
             manifest: Some(part.manifest.clone()),
             only: None,
             sealed: shared.key(part.order.part.data, &part.key)?,
+            follow: false,
         });
     }
     let paths = || {
@@ -503,6 +504,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
             Place::Node(_) | Place::Drained => shared.key(part.order.part.data, &part.key)?,
             Place::Source | Place::External(_) => None,
         },
+        follow: part.order.from == Place::Source,
     })
 }
 

@@ -330,10 +330,19 @@ impl Worker<'_> {
         let fd = self.own.as_ref().unwrap_or(fd);
         let got = read_full(fd, &mut self.buffer[..len], offset)
             .map_err(|e| self.unreadable(source.tree, "read", &source.path, e))?;
-        if got == len {
+        if got == len && !(source.status.size == 0 && holds_more(fd)) {
             return Ok(());
         }
         let path = self.job.trees[source.tree as usize].show(&source.path);
+        if source.status.size == 0 {
+            return Err(MoverError::new(
+                FailureKind::Io,
+                format!(
+                    "`{path}` says that it is empty and is not: its content is made whenever it is read, as that of files in \
+                     /proc is; write it to a file first (`cat {path} > FILE`) and name that one"
+                ),
+            ));
+        }
         Err(changed(&path, "became shorter while it was read"))
     }
 
@@ -453,6 +462,11 @@ impl Worker<'_> {
         let tree = source.tree;
         self.found(tree, source.entry(hash, extents));
     }
+}
+
+/// Whether there is something at the start of a file that says that it is empty.
+fn holds_more(fd: impl AsFd) -> bool {
+    matches!(pread(fd, &mut [0u8; 1][..], 0), Ok(1))
 }
 
 /// Reads until the buffer is full or the file ends.

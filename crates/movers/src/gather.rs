@@ -5,6 +5,7 @@ use crate::job::Output;
 use crate::links;
 use crate::meta::Status;
 use crate::tree::{Origin, Tree};
+use rustix::fs::{AtFlags, CWD, statat};
 use std::collections::HashMap;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{Entry, EntryKind, Manifest};
@@ -56,12 +57,13 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
 
 /// Refuses a folder whose time is not what it was: entries came or went.
 fn check_folders(trees: &[Tree<'_>], output: &Output) -> Result<()> {
-    for (at, path, mtime) in &output.folders {
+    for (at, path, mtime, real) in &output.folders {
         let tree = &trees[*at as usize];
-        let Origin::Folder(root) = &tree.origin else {
-            continue;
+        let now = match (real, &tree.origin) {
+            (Some(real), _) => statat(CWD, real, AtFlags::SYMLINK_NOFOLLOW).map(Status::from),
+            (None, Origin::Folder(root)) => root.folder(tree.relative(path)).and_then(Status::of),
+            (None, _) => continue,
         };
-        let now = root.folder(tree.relative(path)).and_then(Status::of);
         match now {
             Ok(status) if status.mtime == *mtime => {}
             Ok(_) => {

@@ -7,6 +7,7 @@ use crate::scan::{Folder, Task, Worker};
 use crate::target::Target;
 use crate::tree::{Origin, Tree};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use tarn_base::manifest::Entry;
@@ -57,8 +58,8 @@ pub(crate) struct Output {
     pub(crate) linked: Vec<Pointer>,
     /// Symbolic links whose targets can only be judged with the whole tree.
     pub(crate) undecided: Vec<Pointer>,
-    /// Folders and their modification times when they were listed.
-    pub(crate) folders: Vec<(u32, Box<[u8]>, i64)>,
+    /// Folders and their modification times when they were listed; where they lie, if they are there by a link.
+    pub(crate) folders: Vec<(u32, Box<[u8]>, i64, Option<PathBuf>)>,
     /// Entries that were not made because something of that name was there: (tree, path).
     pub(crate) taken: Vec<(u32, Box<[u8]>)>,
     pub(crate) bytes: u64,
@@ -100,7 +101,10 @@ impl<'a> Job<'a> {
         for (at, tree) in self.trees.iter().enumerate().rev() {
             let tree_at = at as u32;
             match &tree.origin {
-                Origin::Folder(_) => self.queue.push(Task::Folder(tree_at, tree.prefix.clone())),
+                Origin::Folder(_) => {
+                    let task = Task::Folder(tree_at, tree.prefix.clone(), None);
+                    self.queue.push(task);
+                }
                 Origin::Single { .. } => self.queue.push(Task::Single(tree_at)),
                 Origin::Peer(_) => self.queue.push(Task::Peer(tree_at)),
             }

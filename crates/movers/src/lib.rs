@@ -243,6 +243,15 @@ impl Mover for Trees {
         self.read(root, Goal::List, control).map(|(_, found)| found)
     }
 
+    fn list_source(&self, root: &Path, control: &Control) -> Result<Manifest> {
+        if self.place(root).is_some() {
+            return self.list(root, control);
+        }
+        let tree = Tree::open(root)?.following();
+        self.read_tree(tree, Goal::List, control)
+            .map(|(_, found)| found)
+    }
+
     fn digest(&self, root: &Path, control: &Control) -> Result<Manifest> {
         if let Some(place) = self.place(root) {
             return objects::digest(&place?, None, control);

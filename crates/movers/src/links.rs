@@ -1,10 +1,156 @@
-//! Symbolic links: copied as links, but never one that leads out of its tree.
+//! Symbolic links: copied as links, but never one that leads out of its tree. In a source such a link stands for what it points
+//! to: a farm of links to where the data is, a dataset of git-annex or DVC.
 
-use crate::error::{Result, show};
+use crate::error::{Result, Side, failed, show};
+use crate::job::OpenFolder;
+use crate::meta::Status;
+use crate::scan::{Folder, Task, Worker};
+use crate::tree::{Origin, special};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, open, statat};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tarn_base::event::FailureKind;
-use tarn_base::manifest::Manifest;
+use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_ports::MoverError;
 use tarn_sys::beneath::split;
+
+/// A folder that a link of a source points to.
+#[derive(Debug, Clone)]
+pub(crate) struct Linked {
+    /// Where it lies.
+    pub(crate) real: PathBuf,
+    /// The path of the link in the result: what leads out of there leads out.
+    at: Box<[u8]>,
+    /// The folders that the links on the way to it lie in.
+    way: Vec<PathBuf>,
+}
+
+impl Linked {
+    /// A folder in this one.
+    pub(crate) fn child(&self, name: &[u8]) -> Self {
+        Self {
+            real: self.real.join(Path::new(std::ffi::OsStr::from_bytes(name))),
+            ..self.clone()
+        }
+    }
+
+    /// Opens it as it is, no link.
+    pub(crate) fn open(&self) -> std::result::Result<OwnedFd, rustix::io::Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        open(&self.real, flags, Mode::empty())
+    }
+}
+
+impl Worker<'_> {
+    /// Does what a link of a source points to, if it leads out of the source. `false`: it does not, or this is no source.
+    pub(crate) fn follow(
+        &mut self,
+        folder: &OpenFolder,
+        name: &[u8],
+        path: &[u8],
+        target: &[u8],
+    ) -> Result<bool> {
+        let tree = &self.job.trees[folder.tree as usize];
+        if !tree.follow {
+            return Ok(false);
+        }
+        // In a folder that is there by a link itself, only what stays in that one stays.
+        let within = match &folder.linked {
+            Some(linked) => path
+                .strip_prefix(&*linked.at)
+                .and_then(|rest| rest.strip_prefix(b"/"))
+                .unwrap_or(path),
+            None => path,
+        };
+        // The source itself is a link.
+        let single = matches!(tree.origin, Origin::Single { .. }) && folder.linked.is_none();
+        let stays = match tree.expected.and_then(|m| m.find(path)) {
+            // It was listed, perhaps as a part of a larger tree.
+            Some(entry) => matches!(entry.kind, EntryKind::Symlink(_)),
+            None => !single && check(within, target).is_ok(),
+        };
+        if stays {
+            return Ok(false);
+        }
+        let shown = tree.show(path);
+        let here = match (&folder.linked, single) {
+            (Some(linked), _) => linked
+                .real
+                .join(Path::new(std::ffi::OsStr::from_bytes(name))),
+            (None, true) => tree.path.clone(),
+            (None, false) => {
+                let relative = Path::new(std::ffi::OsStr::from_bytes(tree.relative(path)));
+                tree.path.join(relative)
+            }
+        };
+        let real = std::fs::canonicalize(&here).map_err(|e| {
+            let text = format!(
+                "the symbolic link `{shown}` -> `{}` leads nowhere: {e}; put there what it points to, or remove it",
+                show(target)
+            );
+            MoverError::new(FailureKind::Io, text)
+        })?;
+        let status = statat(CWD, &real, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+        let status = status.map_err(|e| failed(Side::Source, "examine", &shown, e))?;
+        match status.kind {
+            FileType::RegularFile => self.follow_file(folder, path, &real)?,
+            FileType::Directory => {
+                let above = here.parent().map(std::fs::canonicalize);
+                let mut way = folder.linked.as_ref().map_or(Vec::new(), |l| l.way.clone());
+                way.extend(above.and_then(std::result::Result::ok));
+                let at = path.into();
+                let linked = Linked { real, at, way };
+                self.follow_folder(folder, target, linked)?;
+            }
+            other => return Err(special(&shown, other)),
+        }
+        Ok(true)
+    }
+
+    fn follow_file(&mut self, folder: &OpenFolder, path: &[u8], real: &Path) -> Result<()> {
+        let tree = &self.job.trees[folder.tree as usize];
+        let failed = |e: rustix::io::Errno| failed(Side::Source, "open", &tree.show(path), e);
+        let (Some(above), Some(name)) = (real.parent(), real.file_name()) else {
+            return Err(failed(rustix::io::Errno::NOENT));
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let source = open(above, flags, Mode::empty()).map_err(failed)?;
+        let dest = folder.dest.as_ref().map(OwnedFd::try_clone).transpose();
+        let dest = dest.map_err(|e| {
+            let errno = rustix::io::Errno::from_io_error(&e);
+            failed(errno.unwrap_or(rustix::io::Errno::IO))
+        })?;
+        let there = Arc::new(Folder {
+            tree: folder.tree,
+            path: folder.path.clone(),
+            source,
+            dest,
+            linked: None,
+        });
+        self.file(&there, name.as_bytes(), path.into(), &mut Vec::new())
+    }
+
+    fn follow_folder(&mut self, folder: &Folder, target: &[u8], linked: Linked) -> Result<()> {
+        let path = linked.at.clone();
+        if linked.way.iter().any(|w| w.starts_with(&linked.real)) {
+            let text = format!(
+                "the symbolic link `{}` -> `{}` leads to a folder that it lies in: there is no end to what it holds; remove it",
+                self.job.trees[folder.tree as usize].show(&path),
+                show(target)
+            );
+            return Err(MoverError::new(FailureKind::Escape, text));
+        }
+        if let (Some(to), Some(dest)) = (self.job.target(), &folder.dest) {
+            let (_, name) = split(&path);
+            to.make_folder(dest.as_fd(), name, &path)?;
+        }
+        let task = Task::Folder(folder.tree, path, Some(Box::new(linked)));
+        self.job.queue.push(task);
+        Ok(())
+    }
+}
 
 fn refused(path: &[u8], target: &[u8], why: &str) -> MoverError {
     MoverError::new(
@@ -75,7 +221,7 @@ pub(crate) fn check_in(tree: &Manifest, path: &[u8], target: &[u8]) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tarn_base::manifest::{Entry, EntryKind};
+    use tarn_base::manifest::Entry;
 
     #[test]
     fn targets() {

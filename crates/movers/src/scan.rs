@@ -3,7 +3,7 @@
 use crate::error::{Result, Side, failed};
 use crate::job::{Goal, Job, OpenFolder, Output, Pointer};
 use crate::large::Large;
-use crate::links;
+use crate::links::{self, Linked};
 use crate::meta::{LINK_MODE, Status, times, xattrs};
 use crate::queue::{Work, lock};
 use crate::sealed::BUFFER;
@@ -27,8 +27,8 @@ const LISTING: usize = 32 << 10;
 
 /// Something for a thread to do.
 pub(crate) enum Task {
-    /// List a folder of a tree (its path in the result).
-    Folder(u32, Box<[u8]>),
+    /// List a folder of a tree (its path in the result), which is there by a link or not.
+    Folder(u32, Box<[u8]>, Option<Box<Linked>>),
     /// Do these files of a folder.
     Files(OpenFolder, Vec<Box<[u8]>>),
     /// Do a tree that is one file or link.
@@ -47,6 +47,8 @@ pub(crate) struct Folder {
     pub(crate) source: OwnedFd,
     /// The same folder in the destination.
     pub(crate) dest: Option<OwnedFd>,
+    /// It is there by a link.
+    pub(crate) linked: Option<Box<Linked>>,
 }
 
 /// A thread of a job.
@@ -91,7 +93,7 @@ impl<'a> Worker<'a> {
 
     pub(crate) fn perform(&mut self, work: Work<Task, Large>) -> Result<()> {
         let (tree, done) = match work {
-            Work::Task(Task::Folder(tree, path)) => (tree, self.folder(tree, path)),
+            Work::Task(Task::Folder(tree, path, linked)) => (tree, self.folder(tree, path, linked)),
             Work::Task(Task::Files(folder, names)) => (folder.tree, self.files(&folder, names)),
             Work::Task(Task::Single(tree)) => (tree, self.single(tree)),
             Work::Task(Task::Peer(tree)) => (tree, self.peer(tree)),
@@ -170,14 +172,14 @@ impl<'a> Worker<'a> {
         )
     }
 
-    fn folder(&mut self, at: u32, path: Box<[u8]>) -> Result<()> {
+    fn folder(&mut self, at: u32, path: Box<[u8]>, linked: Option<Box<Linked>>) -> Result<()> {
         let tree = &self.job.trees[at as usize];
-        let Origin::Folder(root) = &tree.origin else {
-            return Ok(());
+        let source = match (&linked, &tree.origin) {
+            (Some(linked), _) => linked.open(),
+            (None, Origin::Folder(root)) => root.folder(tree.relative(&path)),
+            (None, _) => return Ok(()),
         };
-        let source = root
-            .folder(tree.relative(&path))
-            .map_err(|e| self.unreadable(at, "open the folder", &path, e))?;
+        let source = source.map_err(|e| self.unreadable(at, "open the folder", &path, e))?;
         let status = Status::of(&source).map_err(|e| self.unreadable(at, "examine", &path, e))?;
         if !path.is_empty() {
             let xattrs = xattrs(&source)
@@ -191,7 +193,9 @@ impl<'a> Worker<'a> {
             };
             self.found(at, entry);
         }
-        self.output.folders.push((at, path.clone(), status.mtime));
+        let real = linked.as_ref().map(|l| l.real.clone());
+        let listed = (at, path.clone(), status.mtime, real);
+        self.output.folders.push(listed);
         let dest = match self.job.target() {
             None => None,
             Some(target) => {
@@ -207,6 +211,7 @@ impl<'a> Worker<'a> {
             path,
             source,
             dest,
+            linked,
         });
         self.listing(&folder)
     }
@@ -261,17 +266,27 @@ impl<'a> Worker<'a> {
         if let (Some(target), Some(dest)) = (self.job.target(), &folder.dest) {
             target.make_folder(dest.as_fd(), name, &path)?;
         }
-        self.job.queue.push(Task::Folder(folder.tree, path));
+        let linked = folder.linked.as_ref().map(|l| Box::new(l.child(name)));
+        self.job.queue.push(Task::Folder(folder.tree, path, linked));
         Ok(())
     }
 
-    pub(crate) fn symlink(&mut self, folder: &Folder, name: &[u8], path: Box<[u8]>) -> Result<()> {
+    pub(crate) fn symlink(
+        &mut self,
+        folder: &OpenFolder,
+        name: &[u8],
+        path: Box<[u8]>,
+    ) -> Result<()> {
         let status = self.status(folder, name, &path)?;
         let target = readlinkat(&folder.source, name, Vec::new())
-            .map_err(|e| self.unreadable(folder.tree, "read the link", &path, e))?;
+            .map_err(|e| self.unreadable(folder.tree, "read the link", &path, e))?
+            .into_bytes();
+        if self.follow(folder, name, &path, &target)? {
+            return Ok(());
+        }
         let entry = Entry {
             path,
-            kind: EntryKind::Symlink(target.into_bytes().into()),
+            kind: EntryKind::Symlink(target.into()),
             mode: LINK_MODE,
             mtime: status.mtime,
             xattrs: Box::default(),
@@ -331,6 +346,7 @@ impl<'a> Worker<'a> {
             path: Box::default(),
             source,
             dest,
+            linked: None,
         });
         let status = self.status(&folder, name, &tree.prefix)?;
         match status.kind {

@@ -46,6 +46,8 @@ pub(crate) struct Tree<'a> {
     pub(crate) no_reflink: AtomicBool,
     /// Its files are sealed with this key.
     pub(crate) sealed: Option<Arc<DataKey>>,
+    /// What links that lead out of it point to is a part of it.
+    pub(crate) follow: bool,
 }
 
 impl<'a> Tree<'a> {
@@ -66,7 +68,14 @@ impl<'a> Tree<'a> {
             path: path.to_path_buf(),
             no_reflink: AtomicBool::new(false),
             sealed: None,
+            follow: false,
         })
+    }
+
+    /// The same, with what links that lead out of it point to.
+    pub(crate) fn following(mut self) -> Self {
+        self.follow = true;
+        self
     }
 
     /// The same, of sealed files.
@@ -99,6 +108,7 @@ impl<'a> Tree<'a> {
             paths.iter().flat_map(|path| above(path)).collect()
         });
         tree.expected = source.manifest.as_ref();
+        tree.follow = source.follow;
         Ok(tree.sealed_with(source.sealed.as_ref()))
     }
 
@@ -131,6 +141,7 @@ impl<'a> Tree<'a> {
             path: PathBuf::from(peer.name()),
             no_reflink: AtomicBool::new(false),
             sealed: None,
+            follow: false,
         })
     }
 

@@ -24,6 +24,8 @@ pub struct CopySource {
     pub only: Option<Vec<Box<[u8]>>>,
     /// Its files are sealed with this key: what is copied, hashed and compared is their content.
     pub sealed: Option<Arc<DataKey>>,
+    /// It is what a user names as a source: what links that lead out of it point to is a part of it.
+    pub follow: bool,
 }
 
 impl CopySource {
@@ -36,6 +38,7 @@ impl CopySource {
             manifest: None,
             only: None,
             sealed: None,
+            follow: false,
         }
     }
 }
@@ -203,7 +206,7 @@ pub struct TreeCapabilities {
 }
 
 /// Works on file trees. Every call blocks; callers run it on their own threads. A mover never follows a
-/// symbolic link out of a tree it was given, and refuses names that lead out of it.
+/// symbolic link out of a tree it was given, but for a source's ([`CopySource::follow`]), and refuses names that lead out of it.
 pub trait Mover: Send + Sync {
     /// What the file system of an existing folder can do.
     ///
@@ -217,6 +220,15 @@ pub trait Mover: Send + Sync {
     /// # Errors
     /// When the tree cannot be read.
     fn list(&self, root: &Path, control: &Control) -> Result<Manifest, MoverError>;
+
+    /// As [`Mover::list`] of what a user names as a source: a link that leads out of it counts as what it points to. A mover that
+    /// knows no links lists it as any tree.
+    ///
+    /// # Errors
+    /// As for [`Mover::list`]; a link that leads nowhere.
+    fn list_source(&self, root: &Path, control: &Control) -> Result<Manifest, MoverError> {
+        self.list(root, control)
+    }
 
     /// Lists a tree and hashes every file.
     ///

@@ -259,6 +259,9 @@ impl Simulation {
         run: &Run,
         seq: &mut u32,
     ) -> Vec<(PartInfo, Vec<Spot>)> {
+        if let Some(parts) = self.as_before(step, used, run, seq) {
+            return parts;
+        }
         let dataset = self.workflow.data.get(used.data.at());
         let mut sums: BTreeMap<PartClass, (u64, u64)> = BTreeMap::new();
         for entry in (self.estimates.output)(run.instance, used.data) {
@@ -300,6 +303,30 @@ impl Simulation {
         parts
     }
 
+    /// What an earlier run of an instance has made, which was taken from it, is made again when it is lost.
+    fn as_before(
+        &self,
+        step: &Step,
+        used: &Use,
+        run: &Run,
+        seq: &mut u32,
+    ) -> Option<Vec<(PartInfo, Vec<Spot>)>> {
+        let prior = self.prior.get(*self.reused.get(&run.instance)? as usize)?;
+        let mut made = step.uses.iter().filter(|u| u.makes.is_some());
+        let output = prior.outputs.get(made.position(|u| u == used)?)?;
+        let again = |(info, _): &(PartInfo, Vec<Spot>)| {
+            let key = StoreKey(format!("{}.{seq}", run.store));
+            *seq += 1;
+            let spots = spots_of(step, used.distribution, &info.class, &run.nodes);
+            let info = PartInfo {
+                key,
+                ..info.clone()
+            };
+            (info, spots)
+        };
+        Some(output.parts.iter().map(again).collect())
+    }
+
     pub(crate) fn stop(&mut self, id: InstanceId, attempt: u32) {
         if self
             .running
@@ -323,16 +350,17 @@ impl Simulation {
         }
     }
 
-    pub(crate) fn reuse(&mut self, id: InstanceId, prior: u32) -> Result<(), WorldError> {
+    pub(crate) fn reuse(&mut self, id: InstanceId, at: u32) -> Result<(), WorldError> {
         let step = self.workflow.steps.get(id.step.at());
-        let (Some(prior), Some(step)) = (self.prior.get(prior as usize).cloned(), step) else {
-            return broken(format!("{id} reuses a prior {prior} that does not exist"));
+        let (Some(prior), Some(step)) = (self.prior.get(at as usize).cloned(), step) else {
+            return broken(format!("{id} reuses a prior {at} that does not exist"));
         };
         let made: Vec<_> = step
             .uses
             .iter()
             .filter_map(|u| Some((u.data, u.makes?)))
             .collect();
+        self.reused.insert(id, at);
         let mut parts = BTreeMap::new();
         for (o, (output, (data, version))) in prior.outputs.iter().zip(made).enumerate() {
             for (p, (info, _)) in output.parts.iter().enumerate() {

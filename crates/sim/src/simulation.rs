@@ -32,6 +32,8 @@ pub struct Simulation {
     /// What has happened and was not fetched yet.
     ready: VecDeque<(Time, Event)>,
     pub(crate) running: BTreeMap<InstanceId, Running>,
+    /// Which prior an instance was taken from: it makes the same when it has to run all the same.
+    pub(crate) reused: BTreeMap<InstanceId, u32>,
     pub(crate) moving: BTreeMap<TransferId, Moving>,
     /// A replica can be read while it arrives.
     pub(crate) chains: bool,
@@ -81,6 +83,7 @@ impl Simulation {
             due: BTreeMap::new(),
             ready: VecDeque::new(),
             running: BTreeMap::new(),
+            reused: BTreeMap::new(),
             moving: BTreeMap::new(),
             chains: start.allocation.is_some(),
             network: Network::default(),

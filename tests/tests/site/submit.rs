@@ -121,6 +121,13 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
     site.wait("no job is left", || {
         site.alice(&["squeue", "-h"]).is_empty()
     });
+    // Nor is any submitted that no controller would bring data for.
+    let alone = ["env", "TARN_CONTROLLER=/run/nobody", "tarn", "submit"];
+    let words = [&alone[..], &["work/foam.toml"]].concat();
+    let refused = site.cluster.exec("alice", &words);
+    let why = format!("{:#}", refused.expect_err("nobody is there"));
+    assert!(why.contains("nothing was submitted"), "{why}");
+    assert!(site.alice(&["squeue", "-h"]).is_empty());
     // What jobs cannot do is said before any is submitted.
     let tried = WORKFLOW.replace("time = \"10m\"", "retries = 1");
     fs::write(folder.join("tried.toml"), tried).expect("a workflow");

@@ -43,9 +43,17 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// Where the copy appears: in a folder that is there, under the source's own name.
-fn destination(from: &Path, to: &Path) -> CliResult<PathBuf> {
+fn destination(from: &Path, to: &Path, is_folder: bool) -> CliResult<PathBuf> {
     if !to.is_dir() {
-        return Ok(to.to_path_buf());
+        let ends_in_slash = to.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if ends_in_slash && !is_folder {
+            let text = format!(
+                "there is no folder {}: make it first, or leave the `/` out if the copy is to be called so",
+                to.display()
+            );
+            return Err(usage(text));
+        }
+        return Ok(plain(to));
     }
     let name = from.file_name().map(OsStr::to_owned).ok_or_else(|| {
         let text = format!(
@@ -57,13 +65,19 @@ fn destination(from: &Path, to: &Path) -> CliResult<PathBuf> {
     Ok(to.join(name))
 }
 
+/// Without a `/` at the end: names are put together from it.
+pub(super) fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
 pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
     if is_object(from) || is_object(to) {
         return outside::copy(from, to, replace);
     }
     let from = std::path::absolute(from).exit(Exit::Usage)?;
     let source = look(&from)?.ok_or_else(|| usage(format!("{} is not there", from.display())))?;
-    let to = destination(&from, &std::path::absolute(to).exit(Exit::Usage)?)?;
+    let to = std::path::absolute(to).exit(Exit::Usage)?;
+    let to = destination(&from, &to, source.is_dir())?;
     if to.starts_with(&from) || from.starts_with(&to) {
         let text = format!("{} and {} lie in each other", from.display(), to.display());
         return Err(usage(text));

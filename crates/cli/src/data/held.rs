@@ -322,7 +322,7 @@ impl Held {
             let at = at.map_err(|why| CliError::new(Exit::Usage, refused(why)))?;
             return self.put_to(at.tree(), run, frees);
         }
-        let dest = std::path::absolute(dest).exit(Exit::Usage)?;
+        let dest = super::copy::plain(&std::path::absolute(dest).exit(Exit::Usage)?);
         if dest.symlink_metadata().is_ok() {
             if let Ok(copied) = self.to_copy(run, frees)
                 && holds(&dest, &self.choices(&copied.parts)?)
@@ -551,6 +551,7 @@ impl Choice<'_> {
                 StoredAt::External(_) => None,
                 _ => self.key.clone(),
             },
+            follow: false,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
-use crate::workflow::read_script;
+use crate::workflow::{read_script, read_watched};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -33,6 +33,9 @@ pub(crate) struct Files {
     submitted: Vec<PathBuf>,
     /// The files that commands name.
     scripts: BTreeMap<PathBuf, Hash>,
+    /// By step, the files and folders that it watches beside those: its `files`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    watched: BTreeMap<String, Vec<PathBuf>>,
 }
 
 impl Files {
@@ -54,6 +57,61 @@ impl Files {
     pub(super) fn named(&self) -> Vec<PathBuf> {
         let file = self.workflow.iter().map(|(path, _)| path);
         file.chain(&self.submitted).cloned().collect()
+    }
+
+    /// A step watches these.
+    pub(crate) fn watch(&mut self, step: &str, files: &[PathBuf]) {
+        if !files.is_empty() {
+            self.watched.insert(step.to_owned(), files.to_vec());
+        }
+    }
+
+    /// What counts of a file as it is now. Of a script that is the workflow, what it says to Slurm and to tarn counts by itself.
+    pub(crate) fn read_now(&self, path: &Path) -> Option<Vec<u8>> {
+        let is_watched = || self.watched.values().flatten().any(|w| w == path);
+        let bytes = match path.is_dir() && is_watched() {
+            true => return read_watched(path),
+            false => read_script(path)?,
+        };
+        let real = || path.canonicalize().ok();
+        let mut submitted = self.submitted.iter();
+        let is_submitted =
+            !self.submitted.is_empty() && submitted.any(|s| s.canonicalize().ok() == real());
+        Some(match is_submitted {
+            true => tarn_flow::without_directives(&bytes),
+            false => bytes,
+        })
+    }
+
+    /// Whether a file counts for some step already.
+    pub(super) fn knows(&self, path: &Path) -> bool {
+        let mut watched = self.watched.values().flatten();
+        let plain = |p: &Path| p.components().collect::<PathBuf>();
+        let path = plain(path);
+        self.scripts.keys().any(|s| plain(s) == path) || watched.any(|w| path.starts_with(w))
+    }
+
+    /// Whether it is the workflow file.
+    pub(super) fn is_workflow(&self, path: &Path) -> bool {
+        let mut named = self.named().into_iter();
+        named.any(|n| n.canonicalize().is_ok_and(|n| n == path))
+    }
+
+    /// What a file held when this was read.
+    pub(super) fn hash(&self, path: &Path) -> Option<Hash> {
+        self.scripts.get(path).copied()
+    }
+
+    /// What a file holds now.
+    pub(super) fn hash_of(path: &Path) -> Option<Hash> {
+        read_script(path).map(|bytes| Hash::of(&bytes))
+    }
+
+    /// Files that a step's command names and that are not what they were when this was read, though it has run.
+    pub(super) fn changed_by(&self, workflow: &Workflow, step: &Step) -> Vec<PathBuf> {
+        let mut named = self.named_by(workflow, step);
+        named.retain(|path| !self.holds(path));
+        named
     }
 
     pub(crate) fn add(&mut self, path: &Path, bytes: &[u8]) {
@@ -114,7 +172,7 @@ impl Files {
     }
 
     /// The kept files that a step's command names.
-    fn named_by(&self, workflow: &Workflow, step: &Step) -> Vec<PathBuf> {
+    pub(super) fn named_by(&self, workflow: &Workflow, step: &Step) -> Vec<PathBuf> {
         let named = RefCell::new(Vec::new());
         tarn_flow::code_hash(workflow, step, &|path| {
             if self.scripts.contains_key(path) {
@@ -122,11 +180,13 @@ impl Files {
             }
             None
         });
-        named.into_inner()
+        let mut named = named.into_inner();
+        named.extend(self.watched.get(&step.name).into_iter().flatten().cloned());
+        named
     }
 
     fn holds(&self, path: &Path) -> bool {
-        let now = read_script(path).map(|bytes| Hash::of(&bytes));
+        let now = self.read_now(path).map(|bytes| Hash::of(&bytes));
         self.scripts.get(path).copied() == now
     }
 
@@ -138,7 +198,8 @@ impl Files {
         let seen: Mutex<BTreeMap<PathBuf, Look>> = Mutex::default();
         Arc::new(move |step| {
             let changed = |path: &&PathBuf| {
-                let look = Look::at(path);
+                // A folder does not tell when a file in it changes.
+                let look = Look::at(path).filter(|_| !path.is_dir());
                 let known = seen.lock().ok().and_then(|s| s.get(*path).copied());
                 if look.is_some() && look == known {
                     return false;

@@ -9,8 +9,10 @@ use tarn_base::history::{History, TransferEnd};
 use tarn_base::id::DataId;
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::units::{Nanos, SECOND};
-use tarn_base::workflow::{Dataset, OnFailure};
+use tarn_base::workflow::{Dataset, OnFailure, Workflow};
 
+/// Datasets that are named.
+const NAMED: usize = 8;
 /// With so many parts the history is looked at after every second record, with twice as many after every third, and so on: what
 /// one record changes is less and less of it.
 const PARTS: u64 = 100;
@@ -28,6 +30,28 @@ struct Inner {
     saving: AtomicU64,
     /// Records that were not looked at since the last that was.
     passed: AtomicU64,
+}
+
+/// What is lost with the nodes when an allocation ends early, and how it is kept: results that nobody has asked to bring out then.
+pub(crate) fn at_risk(w: &Workflow) -> Option<String> {
+    let made = |id: DataId| w.last_version(id) > 0;
+    let ids = (0u32..).map(DataId).zip(&w.data);
+    let lost: Vec<String> = ids
+        .filter(|(id, d)| made(*id) && d.on_failure == OnFailure::Discard)
+        .filter(|(_, d)| d.dest.is_some() || w.external.is_some())
+        .map(|(_, d)| format!("`{}`", d.name))
+        .collect();
+    if lost.is_empty() {
+        return None;
+    }
+    let shown = match lost.len() {
+        n if n > NAMED => format!("{} and {} more", lost[..NAMED].join(", "), n - NAMED),
+        _ => lost.join(", "),
+    };
+    Some(format!(
+        "should an allocation end before the run has, what is made of {shown} until then is lost with its nodes; \
+         `on_failure = \"drain\"` on a dataset brings it out"
+    ))
 }
 
 impl Margin {

@@ -18,6 +18,8 @@ use tarn_proto::site::{Ask, Job, Said};
 
 /// How long the controller may take to know all jobs: it takes them in some seconds after Slurm has told it.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How long the controller may take to answer before anything is submitted: it may be starting.
+const REACHABLE: Duration = Duration::from_secs(5);
 /// Steps of a workflow file that are submitted: Slurm's own limit for all jobs is 10,000, unless the site says otherwise.
 const MAX_JOBS: usize = 5_000;
 /// Between two looks at that.
@@ -69,6 +71,7 @@ pub(crate) fn submit(cli: &Cli, args: &SubmitArgs) -> CliResult {
         }
         return Ok(Exit::Success);
     }
+    reachable()?;
     let jobs = held(&scripts, &args.options)?;
     let list: Vec<String> = jobs.iter().map(Job::to_string).collect();
     if let Err(why) = ask("scontrol", &["release", &list.join(",")]) {
@@ -86,6 +89,26 @@ pub(crate) fn submit(cli: &Cli, args: &SubmitArgs) -> CliResult {
         end(&parsed.workflow.name, &jobs);
     }
     Ok(Exit::Success)
+}
+
+/// Refuses where no controller of a site is: jobs that need data would wait for it for ever, or run without it.
+fn reachable() -> CliResult<()> {
+    let controller = Controller::of_environment();
+    let until = Instant::now() + REACHABLE;
+    loop {
+        // Whatever it says, it is there.
+        let Err(why) = controller.ask_once(&Ask::Nodes, REACHABLE) else {
+            return Ok(());
+        };
+        if Instant::now() >= until {
+            let text = format!(
+                "{why}; nothing was submitted: jobs would run without their data. Where a site has no tarn, `tarn run` inside an \
+                 allocation needs none"
+            );
+            return Err(CliError::new(why.exit, text));
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// The user's scripts, or those that a workflow file gives.

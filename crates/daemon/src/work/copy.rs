@@ -231,6 +231,7 @@ fn stage(
             manifest: Some(source.list.clone()),
             only: source.only,
             sealed: None,
+            follow: false,
         }],
         dest: match single {
             Some(_) => whole.clone(),

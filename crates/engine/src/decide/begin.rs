@@ -45,7 +45,13 @@ impl Decide<'_> {
             }
         }
         if self.state.note_all_listed() {
-            self.refuse_what_never_fits();
+            match self.state.empty_foreach() {
+                Some(message) => {
+                    let about = Subject::Run;
+                    self.emit(Do::Note { about }, Reason::Failed { message });
+                }
+                None => self.refuse_what_never_fits(),
+            }
         }
     }
 

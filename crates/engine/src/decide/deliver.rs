@@ -46,11 +46,11 @@ impl Decide<'_> {
     /// Sends a whole version to one place outside, if that is not under way and has not failed for good. After a
     /// failure of the run, what has failed to move before is not tried again, but for the one attempt of a rescue.
     fn send_out(&mut self, data: DataId, version: u32, to: Place, why: Reason) {
-        let under_way = self
-            .state
-            .transfers
-            .values()
-            .any(|t| t.transfer.data == data && t.transfer.to == to);
+        let under_way = self.state.transfers.values().any(|t| {
+            // What is read there is not exchanged meanwhile.
+            let read = || t.transfer.parts.iter().any(|m| m.from == to);
+            t.transfer.data == data && (t.transfer.to == to || read())
+        });
         let parts: Vec<_> = self.named_parts(data, version);
         if under_way || parts.is_empty() {
             return;

@@ -11,6 +11,7 @@ use tarn_base::event::{Output, PriorInstance};
 use tarn_base::hash::Hash;
 use tarn_base::history::Traffic;
 use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::object::is_object;
 use tarn_base::part::{Place, StoreKey};
 use tarn_base::workflow::Workflow;
 
@@ -206,8 +207,8 @@ impl Catalogue {
 
     /// What earlier runs of a workflow committed by steps that it still has, one for each identity (the code of the
     /// step is a part of it): that of which most is still held, and of those the newest. Held is what the logs say lies on the given cluster, or was drained to the
-    /// workflow's `external`; whether it is really there is for the caller to check. A `dest` is not held: it
-    /// belongs to the user. `machines`: whether the cluster's nodes are machines of their own.
+    /// workflow's `external`, or was delivered to a `dest` that the workflow still has; whether it is really there is for the caller to
+    /// check. `machines`: whether the cluster's nodes are machines of their own.
     ///
     /// # Errors
     /// When the catalogue cannot be read.
@@ -270,6 +271,13 @@ impl Catalogue {
             machines,
         );
         known.extend(drained.map(|at| (at, Place::Drained)));
+        // Of a result to which new parts come, the others can be read there.
+        let dests = workflow.data.iter().filter_map(|d| d.dest.as_ref());
+        let dests = dests.filter(|dest| !is_object(dest));
+        known.extend(dests.map(|dest| {
+            let place = Place::External(dest.clone());
+            (StoredAt::External(dest.clone()), place)
+        }));
         let mut places: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         for row in self.replicas(&workflow.name, None)? {
             let place = known.get(&row.at).filter(|_| row.workspace == workspace);

@@ -31,9 +31,9 @@ impl Stamp {
         inode: 0,
     };
 
-    /// Of a file; `None` when it cannot be looked at.
+    /// Of a file, or of the one that a link stands for; `None` when it cannot be looked at.
     pub(super) fn of(path: &Path) -> Option<Self> {
-        let meta = std::fs::symlink_metadata(path).ok()?;
+        let meta = std::fs::metadata(path).ok()?;
         let changed = meta.ctime().saturating_mul(1_000_000_000);
         Some(Self {
             changed: changed.saturating_add(meta.ctime_nsec()),

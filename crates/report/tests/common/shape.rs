@@ -150,6 +150,7 @@ pub(crate) fn workflow(first: &str) -> Workflow {
             version,
             pattern: EntryPattern::new("*.fits").expect("a pattern"),
             max: 100_000,
+            allow_empty: false,
         })
     };
     Workflow {

@@ -31,7 +31,7 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
 
 /// Out of a store: an object becomes a file, a tree a folder.
 fn fetch(from: &ObjectUrl, to: &Path, replace: bool) -> CliResult {
-    let to = destination(Path::new(from.title()), to)?;
+    let to = destination(Path::new(from.title()), to, from.is_tree())?;
     appear(Path::new(&from.to_string()), from.is_tree(), &to, replace)
 }
 
