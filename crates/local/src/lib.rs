@@ -73,6 +73,7 @@ pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
 pub use provider::Door;
 pub use sources::{SourceLook, check_source, look_at_source};
+pub use store::looks_like;
 pub use sweep::{sweep, sweep_drained};
 pub use tarn_sys::memory::{Memory, memory};
 pub use tiers::apart;

@@ -249,6 +249,11 @@ pub(crate) fn first_difference(listed: &Manifest, manifest: &Manifest) -> Option
     longer.get(a.min(b)).map(name)
 }
 
+/// Whether a listed tree looks as its manifest says: names, kinds, modes, link targets, and of files sizes and times.
+pub fn looks_like(listed: &Manifest, manifest: &Manifest) -> bool {
+    first_difference(listed, manifest).is_none()
+}
+
 /// The hash of a file that is known.
 pub(crate) fn hash_of(entry: &Entry) -> Option<Hash> {
     match entry.kind {

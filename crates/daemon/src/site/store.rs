@@ -428,7 +428,7 @@ impl Store {
                 return Ok(Worked::Done);
             }
             parts => {
-                let roots = self.trees_of(None, parts)?;
+                let roots = self.trees_of(None, parts, control)?;
                 let copied = self
                     .mover
                     .clone_view(&roots.trees(), &held.path_of(&whole), control);
@@ -458,7 +458,7 @@ impl Store {
         }
         let whole = hidden(held.name(), "whole");
         self.clear(&held, &whole)?;
-        let roots = self.trees_of(Some(root), parts)?;
+        let roots = self.trees_of(Some(root), parts, control)?;
         let linked = self.mover.link_view(&roots.trees(), &held.path_of(&whole));
         linked.map_err(|e| told(&e, &roots.held()))?;
         held.rename(&whole, &held, false)?;
@@ -466,12 +466,20 @@ impl Store {
     }
 
     /// Parts in the clear, in this store, or wherever they lie.
-    fn trees_of(&self, root: Option<&Path>, parts: &[Part]) -> Result<Roots, Refusal> {
+    fn trees_of(
+        &self,
+        root: Option<&Path>,
+        parts: &[Part],
+        control: &Control,
+    ) -> Result<Roots, Refusal> {
         let root = |part: &Part| {
             let root = root.unwrap_or_else(|| self.where_is(part));
             let (held, manifest, proof) = self.manifest_at(root, part)?;
             match proof.sealed {
-                false => Ok((held, manifest)),
+                false => {
+                    self.check_if_changed(part, (&held, &manifest), control)?;
+                    Ok((held, manifest))
+                }
                 true => {
                     let text =
                         format!("{part} is encrypted: it is opened into a job's memory only");

@@ -578,3 +578,41 @@ fn pieces_of_a_job_are_lent_to_its_user_alone_until_it_has_left() {
     assert_eq!(session.refused(ALICE, join()).0, Code::Busy);
     assert_eq!(session.refused(ALICE, share()).0, Code::NotFound);
 }
+
+#[test]
+fn a_part_that_was_changed_on_its_node_is_read_again_before_a_job_uses_it() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let source = node.outside("mesh/a", "right", ALICE, 0o644);
+    session.proven(ALICE, fetch(ALICE, "mesh", source.parent().unwrap()));
+    let view = |job| Work::View {
+        store: String::new(),
+        memory: None,
+        job,
+        dataset: "mesh".into(),
+        parts: vec![part(ALICE, "mesh", 0)],
+    };
+    let begin = |job| Work::Prepare {
+        store: String::new(),
+        memory: None,
+        job,
+        dataset: "mesh".into(),
+        parts: vec![part(ALICE, "mesh", 0)],
+    };
+    session.done(ALICE, view(1));
+    // Only its time is another.
+    let file = "store/u20001/d/w/mesh/0/0/tree/a";
+    node.as_user(ALICE, &format!("touch -d 2001-01-01 {file}"));
+    session.done(ALICE, view(2));
+    session.done(ALICE, begin(2));
+    // Of the same size, with other bytes.
+    node.as_user(ALICE, &format!("chmod u+w {file}; printf wrong > {file}"));
+    for work in [view(3), begin(3)] {
+        let (code, text) = session.refused(ALICE, work);
+        assert_eq!(code, Code::Corrupt, "{text}");
+        assert!(text.contains("was changed on this node"), "{text}");
+    }
+    node.as_user(ALICE, &format!("printf right > {file}"));
+    session.done(ALICE, view(3));
+}

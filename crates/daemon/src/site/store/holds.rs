@@ -1,8 +1,11 @@
 //! What there is in a user's part of a store, and what is left of half-done work.
 
 use super::{HIDDEN, MADE, Store};
+use crate::work::{Held as Opened, told};
 use std::path::{Path, PathBuf};
-use tarn_ports::Mover;
+use tarn_base::manifest::Manifest;
+use tarn_local::looks_like;
+use tarn_ports::{Control, Mover};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked, is_name};
 
@@ -53,6 +56,29 @@ impl Store {
         Ok(Worked::Inventory {
             holds: told.all,
             partial: told.partial,
+        })
+    }
+
+    /// A part whose tree does not look as it was published (names, kinds, modes, sizes, times) is read again before a job uses it.
+    pub(super) fn check_if_changed(
+        &self,
+        part: &Part,
+        (held, manifest): (&Opened, &Manifest),
+        control: &Control,
+    ) -> Result<(), Refusal> {
+        let tree = held.path_of(&[held.name(), b"/tree"].concat());
+        let listed = self.mover.list(&tree, control);
+        if listed.is_ok_and(|listed| looks_like(&listed, manifest)) {
+            return Ok(());
+        }
+        let same = self.mover.verify(&tree, manifest, control);
+        same.map_err(|e| {
+            let why = told(&e, &[held]);
+            let text = format!(
+                "{part} was changed on this node since it was published: {}. `tarn data rm` removes it, and the next job that needs it has it brought or made again",
+                why.text
+            );
+            Refusal::new(why.code, text)
         })
     }
 
