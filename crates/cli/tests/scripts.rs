@@ -139,7 +139,7 @@ fn scripts_have_a_number_of_their_own_where_there_is_no_slurm() {
     );
     site.write(
         "tidy.sh",
-        "#!/bin/bash\n#SBATCH --job-name=tidy --array=1-9:4 --ntasks=2 --cpus-per-task=1\n#TARN data.o.dest = \"res\"\n#TARN [[step]]\n\
+        "#!/bin/bash\n#SBATCH --job-name=tidy --array=1-9:4 --ntasks=1 --cpus-per-task=1\n#TARN data.o.dest = \"res\"\n#TARN [[step]]\n\
          #TARN out = [\"o\"]\nset -eu\nS=$SLURM_SUBMIT_DIR/scratch/$SLURM_JOB_ID\nmkdir \"$S\"; touch \"$S/$SLURM_JOB_PARTITION\"\n\
          echo $SLURM_JOB_ID $SLURM_JOBID $SLURM_ARRAY_JOB_ID > $TARN_o/ids.$SLURM_ARRAY_TASK_ID\n\
          echo $SLURM_JOB_NAME $SLURM_NTASKS $SLURM_CPUS_PER_TASK $SLURM_NNODES $SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE \
@@ -166,8 +166,8 @@ fn scripts_have_a_number_of_their_own_where_there_is_no_slurm() {
             assert!(id == same && id >= 1_000_000_000, "{text}");
             ids.extend([id, array]);
             let about = site.read(&format!("res/about.{item}"));
-            assert!(about.starts_with("tidy 2 1 1 node"), "{about}");
-            assert!(about.ends_with(" 2 3 1-9:4\n"), "{about}");
+            assert!(about.starts_with("tidy 1 1 1 node"), "{about}");
+            assert!(about.ends_with(" 1 3 1-9:4\n"), "{about}");
         }
         ids.sort();
         ids.dedup();

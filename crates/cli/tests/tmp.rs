@@ -56,7 +56,7 @@ dest = "o"
 [[step]]
 name = "p"
 out = ["o"]
-run = "tool > $TARN_o/x; tarn data ls > /tmp/list; cat $TARN_WORKFLOW_DIR/in/y /tmp/list >> $TARN_o/x"
+run = "tool > $TARN_o/x; tarn data ls --state $TARN_WORKFLOW_DIR/.tarn > /tmp/list; cat $TARN_WORKFLOW_DIR/in/y /tmp/list >> $TARN_o/x"
 "#,
     );
     site.write("tool", "#!/bin/sh\ncat \"$(dirname \"$0\")/in/y\"\n");
