@@ -243,9 +243,10 @@ impl NodeSetup<'_> {
             plan.folder.clone_from(&seen.folder);
             for (name, folder) in &mut plan.own {
                 let mut tmp = tmp.iter().flat_map(Own::in_images);
-                let of_tmp = tmp.find_map(|(own, _, at)| (own == *name).then_some(at));
-                let shown = data.get(name).unwrap_or(&seen_scratch);
-                *folder = of_tmp.unwrap_or_else(|| shown.clone());
+                // Of those of everybody, where nothing else is shown in them.
+                if !tmp.any(|(own, _)| own == *name) {
+                    folder.clone_from(data.get(name).unwrap_or(&seen_scratch));
+                }
             }
             let memory = plan.alone.as_deref().map(alone::memory);
             let memory = memory.map(|folder| (alone::MEMORY.to_owned(), folder));
@@ -373,11 +374,7 @@ impl NodeSetup<'_> {
         for (data, folder) in outs {
             own.push((self.shared.dataset(*data)?.name.clone(), folder.clone()));
         }
-        own.extend(
-            tmp.into_iter()
-                .flat_map(Own::in_images)
-                .map(|(name, folder, _)| (name, folder)),
-        );
+        own.extend(tmp.into_iter().flat_map(Own::in_images));
         let from = self.image.take();
         if let Some(image) = &from {
             for (name, to) in &own {

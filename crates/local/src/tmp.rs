@@ -97,10 +97,10 @@ impl Own {
         names.try_for_each(|name| std::fs::create_dir_all(within.join(name)))
     }
 
-    /// What its folders are called in images, where they lie, and where the step sees them.
-    pub(crate) fn in_images(&self) -> impl Iterator<Item = (String, PathBuf, PathBuf)> {
-        let folders = self.folders.iter();
-        folders.map(|(name, at)| (name.clone(), self.within.join(name), at.clone()))
+    /// What its folders are called in images, and where they lie.
+    pub(crate) fn in_images(&self) -> impl Iterator<Item = (String, PathBuf)> {
+        let names = self.folders.iter().map(|(name, _)| name);
+        names.map(|name| (name.clone(), self.within.join(name)))
     }
 
     /// Puts them in the place of those of everybody, in the mount namespace of the step.
