@@ -104,7 +104,7 @@ experiments() {
 }
 
 c_sources() {
-    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'bench/experiments/*.[ch]' 'tests/tests/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
+    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'bench/experiments/*.[ch]' 'tests/tests/*.[ch]' 'crates/cli/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
 started=$SECONDS

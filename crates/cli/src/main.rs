@@ -30,6 +30,7 @@ mod state;
 mod usage;
 mod verbs;
 mod watch;
+mod whole;
 mod workflow;
 
 use args::{BenchCommand, Cli, Command};

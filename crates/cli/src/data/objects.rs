@@ -131,7 +131,7 @@ pub(super) fn get(
         return Err(CliError::new(Exit::Usage, text));
     }
     if let Some(dest) = dest {
-        write(dest, object.bytes())
+        crate::whole::create(dest, |file| file.write_all(object.bytes()))
             .with_context(|| format!("cannot write {}", dest.display()))
             .exit(Exit::WorkflowFailed)?;
     }
@@ -143,16 +143,6 @@ pub(super) fn get(
         false => out!("{}", path.display())?,
     }
     Ok(Exit::Success)
-}
-
-/// Writes a file that is not there yet, whole or not at all.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = File::create_new(path)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    if written.is_err() {
-        let _ = std::fs::remove_file(path);
-    }
-    written
 }
 
 pub(super) fn list(cli: &Cli, store: Option<&Path>) -> CliResult {

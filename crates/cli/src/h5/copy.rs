@@ -4,6 +4,7 @@ use super::store::{Reader, Writer, chunk};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out};
+use crate::whole;
 use anyhow::Context;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -21,29 +22,27 @@ const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 pub(super) fn export(cli: &Cli, partitions: &[PathBuf], file: &Path) -> CliResult {
     let mut reader = Reader::open(partitions).map_err(|why| with_hint(why, partitions))?;
     let failed = || format!("cannot write {}", file.display());
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let unfinished = file.with_file_name(format!(".{name}.{}.tarn", std::process::id()));
-    let written = (|| -> anyhow::Result<()> {
-        let mut to = File::create_new(&unfinished)?;
+    let mut why = None;
+    let written = whole::create(file, |to| {
         let mut at = 0;
         while at < reader.size {
-            let bytes = reader.read(at).map_err(|e| e.error)?;
+            let bytes = reader.read(at).map_err(|e| {
+                why = Some(e);
+                std::io::Error::from(ErrorKind::Other)
+            })?;
             to.write_all(&bytes)?;
             at += bytes.len() as u64;
         }
-        to.sync_all()?;
-        // Not over one that is there.
-        std::fs::hard_link(&unfinished, file)?;
         Ok(())
-    })();
-    let gone = std::fs::remove_file(&unfinished);
-    match written {
-        Ok(()) => gone.with_context(failed).exit(Exit::State)?,
-        Err(e) if exists(&e) => {
+    });
+    match (written, why) {
+        (Ok(()), _) => {}
+        (Err(_), Some(why)) => return Err(why.error).with_context(failed).exit(Exit::State),
+        (Err(e), None) if e.kind() == ErrorKind::AlreadyExists => {
             let text = format!("{} is there already: take another name", file.display());
             return Err(CliError::new(Exit::Usage, text));
         }
-        Err(e) => return Err(e).with_context(failed).exit(Exit::State),
+        (Err(e), None) => return Err(e).with_context(failed).exit(Exit::State),
     }
     told(cli, file, reader.size)
 }
@@ -61,11 +60,6 @@ fn with_hint(why: CliError, partitions: &[PathBuf]) -> CliError {
         ),
         None => why,
     }
-}
-
-fn exists(e: &anyhow::Error) -> bool {
-    let kind = e.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-    kind == Some(ErrorKind::AlreadyExists)
 }
 
 /// Copies an ordinary file into partitions of its own.

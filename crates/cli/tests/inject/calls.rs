@@ -1,0 +1,162 @@
+//! The injector, and which of the calls it is told to hit.
+
+use crate::common::Ran;
+use crate::linked::said;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// A bad medium.
+    Eio,
+    /// A full one.
+    Enospc,
+    /// The process ends there.
+    Kill,
+}
+
+const HOWS: [How; 3] = [How::Eio, How::Enospc, How::Kill];
+
+/// What came of a command of which a call was hit.
+pub(crate) struct Hit {
+    pub(crate) how: How,
+    /// For messages.
+    pub(crate) what: String,
+    pub(crate) ran: Ran,
+}
+
+impl Hit {
+    pub(crate) fn done(&self) -> bool {
+        self.ran.code == Some(0)
+    }
+}
+
+/// The program; none where the system does not allow it.
+fn injector() -> Option<&'static Path> {
+    static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        // Tests of other processes may be at it, too.
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let part = folder.join(format!("inject.{}", std::process::id()));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inject/inject.c");
+        let mut cc = Command::new("cc");
+        cc.args([
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-O1",
+            "-o",
+        ]);
+        said(cc.arg(&part).arg(source));
+        let program = folder.join("inject");
+        std::fs::rename(part, &program).unwrap();
+        let mut probe = Command::new(&program);
+        let probe = probe
+            .args(["/dev/null", "0", "eio", "/", "true", "true"])
+            .status();
+        if !probe.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: no supervisor of system calls (seccomp) is allowed here");
+            return None;
+        }
+        Some(program)
+    });
+    made.as_deref()
+}
+
+/// Runs a command with call `number` of what programs of these names do below a folder hit, and says how many there were, and which that was.
+fn run(
+    program: &Path,
+    command: &Command,
+    (number, how): (u64, How),
+    (folder, names): (&Path, &str),
+) -> (Ran, u64, String) {
+    let count = tempfile::NamedTempFile::new().unwrap();
+    let mut injected = Command::new(program);
+    injected
+        .arg(count.path())
+        .arg(number.to_string())
+        .arg(format!("{how:?}").to_lowercase())
+        .arg(folder.canonicalize().unwrap())
+        .arg(names)
+        .arg(command.get_program())
+        .args(command.get_args())
+        .stdin(std::process::Stdio::null());
+    if let Some(folder) = command.get_current_dir() {
+        injected.current_dir(folder);
+    }
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => injected.env(key, value),
+            None => injected.env_remove(key),
+        };
+    }
+    let ran = Ran::of(injected.output().unwrap());
+    let told = std::fs::read_to_string(count.path()).unwrap();
+    let lines: Vec<_> = told.lines().collect();
+    let calls = lines.last().and_then(|line| line.parse().ok());
+    let hit = (lines.len() > 1).then(|| lines[0].to_owned());
+    (
+        ran,
+        calls.expect("a count of calls"),
+        hit.unwrap_or_default(),
+    )
+}
+
+/// How many of the calls are hit in each of the three ways: `TARN_INJECT` (`all`, or a number), or what a test has time for.
+fn wanted(calls: u64) -> u64 {
+    match std::env::var("TARN_INJECT").as_deref() {
+        Ok("all") => calls,
+        Ok(number) => number.parse().expect("TARN_INJECT is a number, or all"),
+        Err(_) => 4,
+    }
+}
+
+/// For each of some calls that a command makes, and each way to hit it: `prepare` makes what the command works on, `check` looks at what came of it.
+/// How often a call was hit.
+pub(crate) fn sweep<W>(
+    name: &str,
+    names: &str,
+    prepare: impl Fn() -> W,
+    command: impl Fn(&W) -> (PathBuf, Command),
+    check: impl Fn(&W, &Hit),
+) -> u64 {
+    let Some(program) = injector() else { return 0 };
+    let once = |number, how| {
+        let world = prepare();
+        let (folder, command) = command(&world);
+        let (ran, calls, hit) = run(program, &command, (number, how), (&folder, names));
+        let what = format!("{name}: {how:?} at call {number}, {hit}");
+        let hit = Hit { how, what, ran };
+        assert_ne!(hit.ran.code, Some(97), "{}: {}", hit.what, hit.ran.err);
+        check(&world, &is_told(hit));
+        calls
+    };
+    let calls = once(0, How::Eio);
+    assert!(calls > 0, "{name} changes nothing");
+    let count = wanted(calls).min(calls);
+    for turn in 0..count {
+        for (shift, how) in (0u64..).zip(HOWS) {
+            // The three ways hit different calls, where not all are hit.
+            let between = calls / count;
+            once(1 + turn * calls / count + shift * between / 3, how);
+        }
+    }
+    println!("{name}: {count} of {calls} calls were hit in each way");
+    count
+}
+
+/// Whatever is hit, nobody panics, and who fails says why.
+fn is_told(hit: Hit) -> Hit {
+    let Ran { code, err, .. } = &hit.ran;
+    assert!(!err.contains("panicked"), "{}: {err}", hit.what);
+    let crashed = matches!(code, None | Some(70 | 101 | 132 | 134 | 135 | 136 | 139));
+    assert!(!crashed, "{}: {code:?}: {err}", hit.what);
+    let silent =
+        hit.how != How::Kill && !hit.done() && err.trim().is_empty() && hit.ran.out.is_empty();
+    assert!(!silent, "{}: {code:?} without a word", hit.what);
+    hit
+}
