@@ -21,8 +21,9 @@
 #define PIECES 256
 /* Bytes that are compared at once. */
 #define COMPARED 4096
-/* Bytes of a file's structure that wait for a flush. */
+/* Bytes of a file's structure that wait for a flush, and pieces of it. */
 #define KEPT ((uint64_t)8 << 20)
+#define KEPT_PIECES 4096
 /* Where a superblock has its version and its marks. */
 #define VERSION_AT 8
 #define MARKS_AT 11
@@ -265,7 +266,7 @@ static bool write_alone(struct file *file, const struct piece *pieces, const enu
     }
     if (now > 0 && !store_write(file->store, data, now, why))
         return false;
-    return file->order.bytes <= KEPT || settle(file, why);
+    return (file->order.bytes <= KEPT && file->order.count < KEPT_PIECES) || settle(file, why);
 }
 
 static bool write_pieces(struct file *file, const struct piece *pieces, const enum vfd_mem *kinds,

@@ -64,3 +64,57 @@ fn what_was_flushed_outlives_a_killed_writer() {
         assert_eq!(*short, 0, "{what}, seed {seed}");
     }
 }
+
+/// More structure than is kept until a flush, read again before one, freed and used for data; behind a block of the user's own.
+#[test]
+fn what_waits_for_a_flush_is_what_is_read() {
+    let Some(desk) = Desk::new() else { return };
+    let text = "
+import hashlib
+def fill(name, **options):
+    with h5py.File(name, 'w', userblock_size=1024, rdcc_nbytes=0, **options) as file:
+        for i in range(3000):
+            group = file.create_group(f'g{i % 7}/{i}')
+            group.attrs['n'] = np.arange(i % 300)
+            if i % 3 == 0:
+                group['x'] = np.full(i, i)
+            if i % 500 == 0:
+                file.flush()
+            if i % 5 == 0 and i > 100:
+                del file[f'g{(i - 100) % 7}/{i - 100}']
+        table = file.create_dataset('t', (0, 10), maxshape=(None, 10), chunks=(1, 10), dtype='i8')
+        for i in range(900):
+            table.resize(i + 1, 0)
+            table[i] = i
+            assert table[i // 2][0] == i // 2
+    whole = hashlib.sha256()
+    def see(name, thing):
+        whole.update(f'{name} {dict((k, list(v)) for k, v in thing.attrs.items())}'.encode())
+        if isinstance(thing, h5py.Dataset):
+            whole.update(thing[()].tobytes())
+    with h5py.File(name, 'r', **options) as file:
+        assert file.userblock_size == 1024
+        file.visititems(see)
+    return whole.hexdigest()
+assert fill('driven') == fill(PLAIN, driver='sec2')
+print('same')
+";
+    let plain = desk.path("plain");
+    for libver in ["earliest", "latest"] {
+        let text = text.replace("PLAIN", &format!("'{plain}'"));
+        let text = text.replace(
+            "userblock_size=1024,",
+            &format!("userblock_size=1024, libver='{libver}',"),
+        );
+        assert_eq!(desk.run("new", &["folder"], &text), "same\n", "{libver}");
+        let split = [
+            "--partition",
+            "./a",
+            "--partition",
+            "./b",
+            "--set",
+            "block=8K",
+        ];
+        assert_eq!(desk.run("old", &split, &text), "same\n", "{libver}");
+    }
+}
