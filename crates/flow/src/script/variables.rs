@@ -96,7 +96,7 @@ fn is_set(text: &str, name: &str) -> bool {
     };
     let asked = SET_IF
         .iter()
-        .any(|(set, by)| name.starts_with(set) && by.iter().any(|option| is_said(&option)));
+        .any(|(set, by)| name.starts_with(set) && by.iter().any(is_said));
     let assigned = || {
         let mut found = text.match_indices(name);
         found.any(|(at, _)| {
