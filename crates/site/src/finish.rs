@@ -117,8 +117,8 @@ impl Site {
             return Look::Never(Refusal::new(Code::Lost, "no node answers"));
         };
         let node = node.clone();
-        let sends = |why: &Why| matches!(why, Why::Job(job, of, _) if *job == id && *of == step);
-        if self.orders.values().any(|o| sends(&o.why)) {
+        let sends = |why: &Why| matches!(why, Why::Job(job, ..) if *job == id);
+        if self.orders.of(&step).any(|o| sends(&o.why)) {
             return Look::Busy;
         }
         let mut parts = Vec::new();

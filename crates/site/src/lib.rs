@@ -15,6 +15,7 @@ mod lend;
 mod level;
 mod lift;
 mod node;
+mod orders;
 mod reported;
 mod room;
 mod sight;

@@ -185,9 +185,8 @@ impl Site {
     }
 
     pub(crate) fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
-        self.orders.values().any(|o| {
-            o.node == node && matches!(&o.why, Why::Job(job, of, _) if *job == id && of == step)
-        })
+        let mut orders = self.orders.of(step);
+        orders.any(|o| o.node == node && matches!(&o.why, Why::Job(job, ..) if *job == id))
     }
 
     pub(crate) fn is_done(job: &JobState, node: &str, step: &Step) -> bool {
@@ -274,16 +273,18 @@ impl Site {
             for node in job.writers(makes) {
                 let dataset = makes.version.dataset.clone();
                 let step = Step::Prepare(dataset.clone());
-                if !Self::is_done(job, node, &step) && !self.is_under_way(id, node, &step) {
-                    let what = (makes.version.owner, &*dataset);
-                    match self.set_aside(node, what, For::maker(id, makes)) {
-                        Space::In(_) => {}
-                        Space::Soon => {
-                            is_whole = false;
-                            continue;
-                        }
-                        Space::None(why) => return Look::Never(why),
-                    }
+                if Self::is_done(job, node, &step) {
+                    continue;
+                }
+                is_whole = false;
+                if self.is_under_way(id, node, &step) {
+                    continue;
+                }
+                let what = (makes.version.owner, &*dataset);
+                match self.set_aside(node, what, For::maker(id, makes)) {
+                    Space::In(_) => {}
+                    Space::Soon => continue,
+                    Space::None(why) => return Look::Never(why),
                 }
                 let work = Work::Prepare {
                     store: self.written_in(id, node, &dataset),
@@ -293,7 +294,7 @@ impl Site {
                     memory: self.memory_for(job, node, &makes.version),
                 };
                 let order = do_as(job, work);
-                is_whole &= self.once(id, job, node, step, order);
+                self.once(id, job, node, step, order);
             }
         }
         if !is_whole {
@@ -424,8 +425,8 @@ impl Site {
         if job.done.iter().any(|(_, done)| *done == step) {
             return true;
         }
-        let looks = |why: &Why| matches!(why, Why::Job(job, of, _) if *job == id && *of == step);
-        if self.orders.values().any(|o| looks(&o.why)) {
+        let looks = |why: &Why| matches!(why, Why::Job(job, ..) if *job == id);
+        if self.orders.of(&step).any(|o| looks(&o.why)) {
             return false;
         }
         let known = self.version(&reads.version);
@@ -571,9 +572,8 @@ impl Site {
     }
 
     fn is_fetched(&self, node: &str, part: &Part) -> bool {
-        self.orders.values().any(|o| {
-            o.node == node && matches!(&o.why, Why::Job(_, Step::Fetch(of), _) if of == part)
-        })
+        let mut fetches = self.orders.of(&Step::Fetch(part.clone()));
+        fetches.any(|o| o.node == node)
     }
 
     /// Whether a node that answers has a part that goes from one store of it to another.
@@ -583,8 +583,7 @@ impl Site {
     }
 
     pub(crate) fn is_fetched_anywhere(&self, part: &Part) -> bool {
-        let fetches = |why: &Why| matches!(why, Why::Job(_, Step::Fetch(of), _) if of == part);
-        self.orders.values().any(|o| fetches(&o.why))
+        self.orders.of(&Step::Fetch(part.clone())).next().is_some()
     }
 
     pub(crate) fn ask_port(&mut self, node: &str, (user, group): (u32, u32)) {

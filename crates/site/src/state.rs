@@ -3,6 +3,7 @@
 use crate::event::{Action, Config, Token};
 use crate::lend::Lent;
 use crate::level::{Level, Moving};
+use crate::orders::Orders;
 use crate::usage::Meter;
 use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,7 @@ pub struct Site {
     pub(crate) jobs: BTreeMap<Job, JobState>,
     pub(crate) meters: BTreeMap<Owner, Meter>,
     /// What was ordered and not reported.
-    pub(crate) orders: BTreeMap<u64, Ordered>,
+    pub(crate) orders: Orders,
     pub(crate) next_order: u64,
     /// Jobs that were submitted a moment ago, and when that was heard: they are taken in by their numbers.
     pub(crate) arriving: BTreeMap<Job, (Time, Submitted)>,

@@ -1,0 +1,115 @@
+//! What was ordered and not reported, found by its number and by what it is for: a job may have thousands of orders under way, and each
+//! report makes it look at all that it has.
+
+use crate::state::{Ordered, Step, Why};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Orders under way.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<u64, Ordered>", into = "BTreeMap<u64, Ordered>")]
+pub(crate) struct Orders {
+    all: BTreeMap<u64, Ordered>,
+    /// Those of jobs.
+    of_steps: BTreeMap<Step, BTreeSet<u64>>,
+}
+
+fn step_of(ordered: &Ordered) -> Option<&Step> {
+    match &ordered.why {
+        Why::Job(_, step, _) => Some(step),
+        _ => None,
+    }
+}
+
+impl Orders {
+    pub(crate) fn get(&self, number: &u64) -> Option<&Ordered> {
+        self.all.get(number)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&u64, &Ordered)> {
+        self.all.iter()
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Ordered> {
+        self.all.values()
+    }
+
+    /// Those of all jobs for a step, on whichever node.
+    pub(crate) fn of<'a>(&'a self, step: &Step) -> impl Iterator<Item = &'a Ordered> + use<'a> {
+        let numbers = self.of_steps.get(step).into_iter().flatten();
+        numbers.filter_map(|number| self.all.get(number))
+    }
+
+    pub(crate) fn insert(&mut self, number: u64, ordered: Ordered) {
+        self.remove(&number);
+        if let Some(step) = step_of(&ordered) {
+            let of_step = self.of_steps.entry(step.clone()).or_default();
+            of_step.insert(number);
+        }
+        self.all.insert(number, ordered);
+    }
+
+    pub(crate) fn remove(&mut self, number: &u64) -> Option<Ordered> {
+        let ordered = self.all.remove(number)?;
+        if let Some(step) = step_of(&ordered)
+            && let Some(of_step) = self.of_steps.get_mut(step)
+        {
+            of_step.remove(number);
+            if of_step.is_empty() {
+                self.of_steps.remove(step);
+            }
+        }
+        Some(ordered)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl From<BTreeMap<u64, Ordered>> for Orders {
+    fn from(all: BTreeMap<u64, Ordered>) -> Self {
+        let mut orders = Self::default();
+        for (number, ordered) in all {
+            orders.insert(number, ordered);
+        }
+        orders
+    }
+}
+
+impl From<Orders> for BTreeMap<u64, Ordered> {
+    fn from(orders: Orders) -> Self {
+        orders.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_found_by_their_step_as_long_as_they_are_under_way() {
+        let ordered = |why| Ordered {
+            node: "n1".into(),
+            why,
+            store: String::new(),
+        };
+        let step = |name: &str| Step::Prepare(name.into());
+        let mut orders = Orders::default();
+        for (number, name) in [(1, "x"), (2, "y"), (3, "x")] {
+            orders.insert(number, ordered(Why::Job(7, step(name), None)));
+        }
+        orders.insert(4, ordered(Why::Port(1000)));
+        // Given once more, a number is of the last one alone.
+        orders.insert(3, ordered(Why::Job(8, step("y"), None)));
+        let text = serde_json::to_string(&orders).unwrap();
+        let mut again: Orders = serde_json::from_str(&text).unwrap();
+        for orders in [&mut orders, &mut again] {
+            assert_eq!(orders.of(&step("x")).count(), 1);
+            assert_eq!(orders.of(&step("y")).count(), 2);
+            assert!(orders.remove(&1).is_some() && orders.remove(&1).is_none());
+            assert_eq!(orders.of(&step("x")).count(), 0);
+            assert_eq!((orders.values().count(), orders.of_steps.len()), (3, 1));
+        }
+    }
+}
