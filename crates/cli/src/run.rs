@@ -152,10 +152,10 @@ pub(crate) fn start(
             Changes::since_last(state, parsed, &files, &looks)
         }
     };
-    if reached.is_some() {
-        if let Some(risk) = margin::at_risk(&parsed.workflow) {
-            say!("note: {risk}");
-        }
+    if reached.is_some()
+        && let Some(risk) = margin::at_risk(&parsed.workflow)
+    {
+        say!("note: {risk}");
     }
     let name = runs::allocate(state, &parsed.workflow.name).exit(Exit::State)?;
     let mut start = Start {

@@ -57,7 +57,8 @@ pub(crate) fn gather(trees: &[Tree<'_>], output: Output) -> Result<Gathered> {
 
 /// Refuses a folder whose time is not what it was: entries came or went.
 fn check_folders(trees: &[Tree<'_>], output: &Output) -> Result<()> {
-    for (at, path, mtime, real) in &output.folders {
+    for folder in &output.folders {
+        let (at, path, mtime, real) = (&folder.tree, &folder.path, &folder.mtime, &folder.real);
         let tree = &trees[*at as usize];
         let now = match (real, &tree.origin) {
             (Some(real), _) => statat(CWD, real, AtFlags::SYMLINK_NOFOLLOW).map(Status::from),

@@ -49,6 +49,16 @@ pub(crate) struct Pointer {
     pub(crate) to: Box<[u8]>,
 }
 
+/// A folder that was listed.
+pub(crate) struct Listed {
+    pub(crate) tree: u32,
+    pub(crate) path: Box<[u8]>,
+    /// Its modification time when it was.
+    pub(crate) mtime: i64,
+    /// Where it lies, if it is there by a link.
+    pub(crate) real: Option<PathBuf>,
+}
+
 /// What a thread found.
 #[derive(Default)]
 pub(crate) struct Output {
@@ -58,8 +68,8 @@ pub(crate) struct Output {
     pub(crate) linked: Vec<Pointer>,
     /// Symbolic links whose targets can only be judged with the whole tree.
     pub(crate) undecided: Vec<Pointer>,
-    /// Folders and their modification times when they were listed; where they lie, if they are there by a link.
-    pub(crate) folders: Vec<(u32, Box<[u8]>, i64, Option<PathBuf>)>,
+    /// Folders that were listed.
+    pub(crate) folders: Vec<Listed>,
     /// Entries that were not made because something of that name was there: (tree, path).
     pub(crate) taken: Vec<(u32, Box<[u8]>)>,
     pub(crate) bytes: u64,

@@ -1,7 +1,7 @@
 //! Walking a tree: folders are listed, their files given out in batches.
 
 use crate::error::{Result, Side, failed};
-use crate::job::{Goal, Job, OpenFolder, Output, Pointer};
+use crate::job::{Goal, Job, Listed, OpenFolder, Output, Pointer};
 use crate::large::Large;
 use crate::links::{self, Linked};
 use crate::meta::{LINK_MODE, Status, times, xattrs};
@@ -194,7 +194,12 @@ impl<'a> Worker<'a> {
             self.found(at, entry);
         }
         let real = linked.as_ref().map(|l| l.real.clone());
-        let listed = (at, path.clone(), status.mtime, real);
+        let listed = Listed {
+            tree: at,
+            path: path.clone(),
+            mtime: status.mtime,
+            real,
+        };
         self.output.folders.push(listed);
         let dest = match self.job.target() {
             None => None,
