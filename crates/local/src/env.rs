@@ -1,19 +1,16 @@
 //! What a step finds in its environment.
 
 use crate::kept::Seen;
+use crate::launchers;
 use crate::partitions::SeenPartition;
 use crate::prepare::work_folder;
 use crate::shared::Shared;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use tarn_base::action::Run;
 use tarn_base::workflow::Step;
 use tarn_ports::STEP_SOCKET;
-
-/// Variables of the caller that never reach a step: an outer step's, and an outer mpirun's, which would make an
-/// MPI program of the step believe that it belongs to that.
-const REMOVED: [&str; 5] = ["TARN_", "OMPI_", "PMIX_", "PMI_", "PRTE_"];
 
 /// The paths of one node of a step that its environment names.
 pub(crate) struct Paths<'a> {
@@ -39,10 +36,9 @@ pub(crate) fn environment(
     paths: &Paths<'_>,
 ) -> Vec<(OsString, OsString)> {
     let mut env: BTreeMap<OsString, OsString> = shared.caller_env.iter().cloned().collect();
-    env.retain(|name, _| {
-        let name = name.as_encoded_bytes();
-        !REMOVED.iter().any(|r| name.starts_with(r.as_bytes()))
-    });
+    // Those of an outer step.
+    env.retain(|name, _| !name.as_encoded_bytes().starts_with(b"TARN_"));
+    launchers::clean(&mut env);
     env.entry("OMP_NUM_THREADS".into())
         .or_insert_with(|| step.cores.to_string().into());
     for (name, value) in &step.env {
@@ -58,8 +54,10 @@ pub(crate) fn environment(
         &shared.helper,
     );
     env.insert("PATH".into(), path);
+    launchers::add(&mut env, shared, run);
+    let files = launchers::host_files(paths.hostfile);
+    env.extend(files.map(|(name, path)| (name.into(), path)));
     if let Some(exec) = paths.exec {
-        env.extend(launcher(shared, run));
         let own = own_paths(paths.hostfile, exec);
         env.extend(own.map(|(name, path)| (name.into(), path)));
         env.insert(EXEC_DIRS.into(), exec_folders(shared, run));
@@ -146,53 +144,16 @@ fn exec_folders(shared: &Shared, run: &Run) -> OsString {
 }
 
 /// Of a step of several nodes, the variables whose paths differ between nodes: host file and folder of sockets.
-pub(crate) fn own_paths(hostfile: &Path, exec: &Path) -> [(&'static str, OsString); 4] {
+pub(crate) fn own_paths(hostfile: &Path, exec: &Path) -> [(&'static str, OsString); 6] {
+    let [hydra, intel] = launchers::host_files(hostfile);
     [
+        hydra,
+        intel,
         ("TARN_HOSTFILE", hostfile.into()),
         ("TARN_EXEC_DIR", exec.into()),
         ("OMPI_MCA_orte_default_hostfile", hostfile.into()),
         ("PRTE_MCA_prte_default_hostfile", hostfile.into()),
     ]
-}
-
-/// What Open MPI needs to span the nodes of a step: `tarn exec` starts its daemons; every node is named in the host file;
-/// the order of several nodes on one machine is not "oversubscribed" however few its cores are; and where all nodes are on
-/// one host they talk over the loopback, the only network that surely is there.
-fn launcher(shared: &Shared, run: &Run) -> Vec<(OsString, OsString)> {
-    let mut agent = OsString::from(&shared.helper);
-    agent.push(" exec");
-    let mut env: Vec<(OsString, OsString)> = vec![
-        ("OMPI_MCA_plm_rsh_agent".into(), agent.clone()),
-        ("PRTE_MCA_plm_ssh_agent".into(), agent),
-    ];
-    let nodes = run.nodes.iter();
-    let hosts: BTreeSet<_> = nodes
-        .filter_map(|s| Some(shared.cluster.nodes.get(s.node.at())?.host))
-        .collect();
-    let loopback = [
-        ("OMPI_MCA_oob_tcp_if_include", "lo"),
-        ("OMPI_MCA_btl_tcp_if_include", "lo"),
-    ];
-    if hosts.len() <= 1 {
-        env.extend(loopback.map(|(k, v)| (k.into(), v.into())));
-    }
-    let fixed = [
-        // A tree of daemons would need the agent inside daemons, where `tarn exec` reaches nobody else.
-        ("OMPI_MCA_plm_rsh_no_tree_spawn", "1"),
-        ("PRTE_MCA_plm_ssh_no_tree_spawn", "1"),
-        ("OMPI_MCA_plm", "rsh"),
-        // The host file has this step's ranks; the allocation that mpirun would ask has everything else.
-        ("OMPI_MCA_ras", "^slurm"),
-        ("PRTE_MCA_ras", "^slurm"),
-        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
-        ("OMPI_MCA_hwloc_base_binding_policy", "none"),
-    ];
-    env.extend(fixed.iter().map(|(k, v)| ((*k).into(), (*v).into())));
-    if rustix::process::geteuid().is_root() {
-        env.push(("OMPI_ALLOW_RUN_AS_ROOT".into(), "1".into()));
-        env.push(("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM".into(), "1".into()));
-    }
-    env
 }
 
 /// The host file: the ranks of each node, in blocks; a node without ranks has no line.

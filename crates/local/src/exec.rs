@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tarn_sys::fdpass::MAX_FDS;
 
 /// The exit code when the node or the command cannot be reached (as ssh has it).
 const UNREACHABLE: u8 = 255;
@@ -67,13 +68,24 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         warn("enter: usage: srun ... tarn enter COMMAND [ARGUMENT...]");
         return ExitCode::from(tarn_base::codes::Exit::Usage as u8);
     }
+    // What srun has left to the task, such as its connection for PMI ($PMI_FD), is for the command: looked at before anything is opened.
+    let left = tarn_sys::handed::inherited();
     let entered = own_door().and_then(|(node, exec)| {
+        let left = left?;
+        if left.len() + 3 > MAX_FDS {
+            let many = left.len();
+            let text = format!(
+                "{many} files are open beside the standard streams, more than can be handed on"
+            );
+            return Err(io::Error::other(text));
+        }
         let hosts = exec.with_file_name("hosts");
         let mut env: BTreeMap<_, _> = std::env::vars_os().collect();
         for (name, path) in own_paths(&hosts, &exec) {
             env.insert(name.into(), path);
         }
-        ask(&exec, OsStr::new(&node), argv, env.into_iter().collect())
+        let env = env.into_iter().collect();
+        ask(&exec, OsStr::new(&node), argv, env, left)
     });
     ended("enter", entered)
 }
@@ -120,7 +132,8 @@ fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<Answer> {
                 "it works only inside a step of several nodes (TARN_EXEC_DIR is not set)",
             )
         })?;
-    ask(&folder, node, argv, std::env::vars_os().collect())
+    let env = std::env::vars_os().collect();
+    ask(&folder, node, argv, env, Vec::new())
 }
 
 fn ask(
@@ -128,6 +141,7 @@ fn ask(
     node: &OsStr,
     argv: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    fds: Vec<i32>,
 ) -> io::Result<Answer> {
     let name = node
         .to_str()
@@ -148,12 +162,18 @@ fn ask(
         )
     })?;
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
-    tarn_sys::fdpass::send(&socket, &[input.as_fd(), output.as_fd(), error.as_fd()])?;
+    let mut all = vec![input.as_fd(), output.as_fd(), error.as_fd()];
+    let more = fds.iter().map(|n| tarn_sys::handed::inherited_fd(*n));
+    let more = more.collect::<io::Result<Vec<_>>>()?;
+    all.extend(more.iter().map(AsFd::as_fd));
+    tarn_sys::fdpass::send(&socket, &all)?;
+    drop(more);
     let mut channel = Channel::new(socket);
     channel.send(&Request {
         argv,
         env,
         cwd: std::env::current_dir()?,
+        fds,
     })?;
     channel
         .receive()?

@@ -108,17 +108,28 @@ impl Guests {
         }
         client.socket.set_nonblocking(false)?;
         client.socket.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-        let fds = tarn_sys::fdpass::receive(&client.socket)?;
-        let [input, output, error] = <[OwnedFd; 3]>::try_from(fds)
-            .map_err(|_| io::Error::other("a request passes three descriptors"))?;
+        let mut fds = tarn_sys::fdpass::receive(&client.socket)?.into_iter();
+        let (Some(input), Some(output), Some(error)) = (fds.next(), fds.next(), fds.next()) else {
+            return Err(io::Error::other(
+                "a request passes three descriptors at least",
+            ));
+        };
         let request: Request = client
             .receive()?
             .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        if request.fds.len() != fds.len() {
+            return Err(io::Error::other(
+                "a request passes as many descriptors as it names",
+            ));
+        }
         let (program, arguments) = request
             .argv
             .split_first()
             .ok_or_else(|| io::Error::other("there is no command"))?;
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        let handed = request.fds.iter().copied().zip(fds).collect();
+        let handed = tarn_sys::handed::hand_over(&mut command, handed)?;
+        let child = command
             .args(arguments)
             .env_clear()
             .envs(request.env.iter().map(|(k, v)| (k, v)))
@@ -132,6 +143,7 @@ impl Guests {
             .map_err(|e| {
                 io::Error::new(e.kind(), format!("{}: {e}", Path::new(program).display()))
             })?;
+        drop(handed);
         Ok(Pid::from_child(&child))
     }
 

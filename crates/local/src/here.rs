@@ -3,6 +3,7 @@
 use crate::image::{self, Image};
 use crate::kept::Kept;
 use crate::launch::{Helper, Helps};
+use crate::launchers;
 use crate::ledger::Reservation;
 use crate::member::{Done, Lack, Member, Piece, Task, node_name};
 use crate::partitions;
@@ -244,7 +245,12 @@ impl<'a> Here<'a> {
         let hostfile = home.join("hosts");
         let exec = (run.nodes.len() > 1).then(|| home.join("exec"));
         if self.spot == self.of.home {
-            std::fs::write(&hostfile, hosts).map_err(|e| io_failure("write", &hostfile, &e))?;
+            let write = |path: &Path, text: &str| {
+                std::fs::write(path, text).map_err(|e| io_failure("write", path, &e))
+            };
+            write(&hostfile, hosts)?;
+            let hydra = launchers::hydra_text(hosts, run.nodes.len() == 1);
+            write(&launchers::hydra_hosts(&hostfile), &hydra)?;
             exec.as_deref().map_or(Ok(()), make_folder)?;
         }
         self.make_room(&work)?;

@@ -7,6 +7,7 @@ use crate::keys::DataKeys;
 use crate::machine;
 use crate::shared::Shared;
 use crate::sources::resolve;
+use crate::stage;
 use crate::store::{alike, write_manifests};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::btree_map::Entry as Slot;
@@ -431,7 +432,7 @@ impl Cleaner<'_> {
     fn foreign(&mut self, root: &Path, spot: Spot) {
         for path in entries(root) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let own = ["at", ERASE].contains(&&*name);
+            let own = [stage::NAME, ERASE].contains(&&*name);
             if own || self.shared.cluster.nodes.iter().any(|n| *n.name == *name) {
                 continue;
             }

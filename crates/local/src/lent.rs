@@ -177,6 +177,7 @@ fn start(terms: &Terms) -> Result<(Helper, Door), String> {
             node: terms.lender.clone(),
             rename_host: false,
             locked: Vec::new(),
+            stage: None,
             binds: Vec::new(),
             listen: None,
             cwd: folder.clone(),

@@ -2,7 +2,7 @@
 
 use crate::command::plain_shell;
 use crate::launch::{Helper, Launch, Outcome, Stop, execute};
-use crate::protocol::{Bind, End, Isolation, Spec};
+use crate::protocol::{Bind, End, Isolation, Spec, Stage};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
@@ -62,8 +62,9 @@ pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, Strin
 fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), String> {
     let io = |e: std::io::Error| format!("{}: {e}", folder.display());
     let work = own_folder(folder).map_err(io)?;
-    let inner = work.join("inner");
+    let (inner, stage) = (work.join("inner"), work.join("at"));
     std::fs::create_dir(&inner).map_err(io)?;
+    std::fs::create_dir(&stage).map_err(io)?;
     let null = || OpenOptions::new().write(true).open("/dev/null");
     let launch = |note: PathBuf| Launch {
         spec: Spec {
@@ -71,13 +72,17 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
             node: "probe".into(),
             rename_host: true,
             locked: vec![work.clone()],
+            stage: Some(Stage {
+                folder: stage.clone(),
+                names: vec!["seen".into()],
+            }),
             binds: vec![Bind {
                 from: inner.clone(),
-                to: inner.clone(),
+                to: stage.join("seen"),
                 writable: true,
             }],
             listen: None,
-            cwd: inner.clone(),
+            cwd: stage.join("seen"),
             cpus: Vec::new(),
             env: Vec::new(),
             // Writable inside what was bound so, read-only around it.

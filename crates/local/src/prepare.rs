@@ -7,10 +7,11 @@ use crate::image::{self, Image, Plan, alone};
 use crate::kept::{self, CHECKPOINTS, Kept, own_memory};
 use crate::launch::{Launch, Told};
 use crate::partitions;
-use crate::protocol::{Bind, Isolation, Spec};
+use crate::protocol::{Bind, Isolation, Spec, Stage};
 use crate::provider::{self, Part};
 use crate::room::Room;
 use crate::shared::{Delivery, Shared};
+use crate::stage;
 use crate::store::{failure, io_failure, is_folder, make_folder, warn};
 use crate::tmp::{self, Own};
 use crate::transfer::take_back;
@@ -278,6 +279,10 @@ impl NodeSetup<'_> {
             node: self.name.clone(),
             rename_host: self.run.nodes.len() > 1,
             locked: self.locked(),
+            stage: stage.map(|folder| Stage {
+                folder,
+                names: stage::mount_points(self.shared),
+            }),
             binds,
             listen: exec.map(Path::to_path_buf),
             cwd: seen_scratch,

@@ -42,6 +42,16 @@ pub(crate) struct Bind {
     pub(crate) writable: bool,
 }
 
+/// Where a step sees its folders: there is nothing at this place but in the step's namespace, so that a program that started outside of
+/// that cannot read or write a folder that is not the step's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stage {
+    /// An empty folder.
+    pub(crate) folder: PathBuf,
+    /// The mount points in it.
+    pub(crate) names: Vec<String>,
+}
+
 /// What a helper is to set up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spec {
@@ -52,6 +62,8 @@ pub(crate) struct Spec {
     pub(crate) rename_host: bool,
     /// Folders that are read-only inside, except for what is bound writable below them.
     pub(crate) locked: Vec<PathBuf>,
+    /// Where the mount points of `binds` are made.
+    pub(crate) stage: Option<Stage>,
     pub(crate) binds: Vec<Bind>,
     /// Folder of the sockets of `tarn exec`; this node's has the node's name.
     pub(crate) listen: Option<PathBuf>,
@@ -155,12 +167,15 @@ pub(crate) struct Used {
     pub(crate) energy: Option<Energy>,
 }
 
-/// `tarn exec` to the helper of a node; the three standard descriptors come before it.
+/// `tarn exec` to the helper of a node; the three standard descriptors, and those of `fds`, come before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) argv: Vec<std::ffi::OsString>,
     pub(crate) env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     pub(crate) cwd: PathBuf,
+    /// The numbers of the descriptors beside the standard ones: of `tarn enter`, what its caller has left it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) fds: Vec<i32>,
 }
 
 /// The helper's answer to a [`Request`], when its command has ended.

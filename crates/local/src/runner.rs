@@ -227,6 +227,12 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
         namespace::set_hostname(&spec.node)
             .map_err(|e| explain("the host name cannot be set", &e))?;
     }
+    if let Some(stage) = &spec.stage {
+        namespace::mount_folders(&stage.folder, &stage.names).map_err(|e| {
+            let what = format!("nothing can be mounted at {}", stage.folder.display());
+            explain(&what, &e)
+        })?;
+    }
     let bind = |b: &crate::protocol::Bind| {
         namespace::bind(&b.from, &b.to).map_err(|e| {
             explain(

@@ -8,6 +8,7 @@ use crate::ledger::{Ledgers, Reservation};
 use crate::protocol::Isolation;
 use crate::sockets::{Near, Sockets};
 use crate::sources::Remembered;
+use crate::stage;
 use crate::store::{failure, is_folder, read_manifest, sealed_estimate, stored_estimate, unsealed};
 use crate::writers::Writers;
 use std::collections::BTreeMap;
@@ -381,7 +382,7 @@ impl Shared {
     /// have the same tiers: it is the same path on all.
     pub(crate) fn stage(&self) -> Option<PathBuf> {
         let (_, _, tier) = self.own_tiers().next()?;
-        Some(stage_folder(&tier.root, &self.workspace))
+        Some(stage::folder(&tier.root, &self.workspace))
     }
 
     pub(crate) fn place_name(&self, place: &Place) -> String {
@@ -396,9 +397,4 @@ impl Shared {
             Place::Drained => "the drained area".into(),
         }
     }
-}
-
-/// `<tier root>/<workspace>/at`.
-pub(crate) fn stage_folder(root: &Path, workspace: &str) -> PathBuf {
-    root.join(workspace).join("at")
 }

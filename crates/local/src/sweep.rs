@@ -5,6 +5,7 @@ use crate::inventory::{HELPER_NOTE, end_leftovers, entries, is_protected, protec
 use crate::kept;
 use crate::ledger::vacate;
 use crate::lent::{self, Idle};
+use crate::stage;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tarn_base::event::Failure;
@@ -50,8 +51,8 @@ pub fn sweep(
     for root in roots.iter().chain(&bricks) {
         let mut freed = 0;
         for node in entries(&root.join(workspace)) {
-            // Where steps see their data is no node's folder; it is empty, and goes with the rest.
-            if node.file_name().is_some_and(|n| n != "at") {
+            // Where steps see their data is no node's folder; it goes with the rest.
+            if node.file_name().is_some_and(|n| n != stage::NAME) {
                 freed += sweep.node(&TierDir(node));
             }
         }

@@ -4,12 +4,12 @@ mod nodes;
 
 pub use nodes::leave_tiers;
 
-use crate::command::{COMMAND, with_shells};
+use crate::command::with_shells;
 use crate::durable;
 use crate::image::able;
 use crate::image::copy::{Copy, unlist};
 use crate::jobs::Jobs;
-use crate::kept::{self, CHECKPOINTS, Kept};
+use crate::kept::{self, Kept};
 use crate::keys::{DataKeys, Wrapping};
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
@@ -18,14 +18,13 @@ use crate::mail::Mail;
 use crate::mate::{Desk, Led};
 use crate::namespaces::{Namespaces, isolation, probe_shared};
 use crate::pool::{Job, Pool};
-use crate::prepare::SCRATCH;
 use crate::protocol::Isolation;
 use crate::shared::{Delivery, Shared};
 use crate::sockets::Sockets;
 use crate::step::{self, Handle};
 use crate::store::{is_folder, make_folder, warn};
 use crate::writers::{Watchman, Writers};
-use crate::{dests, inventory, partitions, sources};
+use crate::{dests, inventory, partitions, sources, stage};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -231,7 +230,7 @@ impl Local {
             writers: Arc::default(),
             sockets,
         });
-        make_mount_points(&shared).map_err(folder)?;
+        stage::make(&shared).map_err(folder)?;
         let running = Led::default();
         let desk = Desk::new(Arc::clone(&shared), Arc::clone(&running));
         let signals = match config.signals {
@@ -574,16 +573,6 @@ fn wants_images(workflow: &Workflow) -> Option<bool> {
     let restarts = workflow.steps.iter().filter_map(|s| s.restart);
     let of_images = restarts.filter(|r| r.from == Image);
     of_images.map(|r| r.alone).reduce(|one, other| one || other)
-}
-
-fn make_mount_points(shared: &Shared) -> Result<(), Failure> {
-    let (Isolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
-        return Ok(());
-    };
-    let names = shared.workflow.data.iter().map(|d| d.name.as_str());
-    let mut names = names.chain([SCRATCH, CHECKPOINTS, COMMAND]);
-    names.try_for_each(|name| make_folder(&stage.join(name)))?;
-    partitions::mount_points(shared).try_for_each(|name| make_folder(&stage.join(name)))
 }
 
 /// The first signal is an event: the engine stops the steps in good order. Any later one kills them, but for

@@ -8,8 +8,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Descriptors in one message: standard input, output and error.
-pub const MAX_FDS: usize = 3;
+/// Descriptors in one message: standard input, output and error, and what else a program was started with.
+pub const MAX_FDS: usize = 64;
+/// Descriptors that come with a packet: one is taken, the others are closed.
+const MAX_OF_PACKET: usize = 3;
 
 /// Sends one byte with descriptors.
 ///
@@ -129,7 +131,7 @@ pub fn receive_packet(
     into: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_OF_PACKET))];
     let mut buffer = RecvAncillaryBuffer::new(&mut space);
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let got = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut buffer, flags)?;

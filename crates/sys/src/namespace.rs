@@ -246,6 +246,19 @@ pub fn mount_memory(at: &Path, bytes: u64) -> io::Result<()> {
     )?)
 }
 
+/// Mounts a file system at `at` that has these empty folders, on which others can be mounted, and to which nothing can be written.
+///
+/// # Errors
+/// What mount(2) and mkdir(2) say.
+pub fn mount_folders(at: &Path, names: &[String]) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("tmpfs", at, "tmpfs", flags, c"size=1m,mode=0755")?;
+    for name in names {
+        std::fs::create_dir_all(at.join(name))?;
+    }
+    read_only(at)
+}
+
 /// Mounts terminals that nobody else has.
 ///
 /// # Errors

@@ -186,6 +186,7 @@ impl Trial<'_> {
             node: "probe".into(),
             rename_host: false,
             locked: Vec::new(),
+            stage: None,
             binds: vec![bind("own"), bind("images")],
             listen: None,
             cwd: own.clone(),

@@ -1,5 +1,6 @@
 //! The file `ledger` at a tier's root: what every workspace claims of the tier. Read by all, written under a lock.
 
+use crate::stage;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
@@ -182,9 +183,10 @@ pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a workspace's own folders as far as nothing is in them: `<node>/{parts,incoming,work}` and `at/<dataset>`.
+/// Removes a workspace's own folders as far as nothing is in them: `<node>/{parts,incoming,work}` and `at`.
 /// Never what lies below those: an empty folder there is data. Links are not followed.
 fn remove_skeleton(workspace: &Path) {
+    stage::remove(workspace);
     for group in folders_in(workspace) {
         for folder in folders_in(&group).iter().chain([&group]) {
             // It fails where something is left in it, and then the folder is needed.

@@ -1,0 +1,115 @@
+//! Descriptors beside the standard streams: what a process was started with, and what it hands to one that it starts.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Keeps what a command's process is handed, until it was started.
+#[derive(Debug)]
+pub struct HandedOver {
+    _held: Vec<OwnedFd>,
+}
+
+/// Hands descriptors to the command's process, each under its number (3 or more), beside its standard streams.
+///
+/// # Errors
+/// When a number is too large for this process, or not one that can be handed over.
+pub fn hand_over(command: &mut Command, fds: Vec<(i32, OwnedFd)>) -> io::Result<HandedOver> {
+    let Some(last) = fds.iter().map(|(number, _)| *number).max() else {
+        return Ok(HandedOver { _held: Vec::new() });
+    };
+    if fds.iter().any(|(number, _)| *number < 3) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let (mut held, mut pairs) = (Vec::new(), Vec::new());
+    for (number, fd) in fds {
+        // Above all the numbers: none is written over before it is handed on.
+        let above = rustix::io::fcntl_dupfd_cloexec(&fd, last.saturating_add(1))?;
+        // What is opened to start the process must not get this number: it would be lost to that.
+        held.push(rustix::io::fcntl_dupfd_cloexec(&fd, number)?);
+        pairs.push((above.as_raw_fd(), number));
+        held.push(above);
+    }
+    // SAFETY: the closure only makes system calls (dup2), which are async-signal-safe, and allocates nothing. The descriptors are open as
+    // long as `HandedOver` is, and the numbers are those of this process's copy alone.
+    unsafe {
+        command.pre_exec(move || {
+            for (from, to) in &pairs {
+                if libc::dup2(*from, *to) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    Ok(HandedOver { _held: held })
+}
+
+/// The descriptors beside the standard streams that this process leaves to a program that it becomes, by their numbers.
+///
+/// # Errors
+/// What `/proc` says.
+pub fn inherited() -> io::Result<Vec<i32>> {
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|n| n.parse().ok());
+        // SAFETY: a number that is not open any more is refused.
+        let flags = number.map(|n: i32| (n, unsafe { libc::fcntl(n, libc::F_GETFD) }));
+        match flags {
+            Some((n, flags)) if n > 2 && flags >= 0 && flags & libc::FD_CLOEXEC == 0 => {
+                numbers.push(n);
+            }
+            _ => {}
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// A copy of one of [`inherited`].
+///
+/// # Errors
+/// When it is not open any more.
+pub fn inherited_fd(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a number that is not open any more is refused; what comes back is a new descriptor that nobody else has.
+    unsafe {
+        match libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn descriptors_keep_their_numbers() {
+        let (mut first, one) = io::pipe().unwrap();
+        let (mut second, two) = io::pipe().unwrap();
+        let mut command = Command::new("sh");
+        // The numbers are each other's, as far as they can be.
+        let numbers = [two.as_raw_fd().max(3), one.as_raw_fd().max(3)];
+        let script = format!("echo one >&{}; echo two >&{}", numbers[0], numbers[1]);
+        let fds = vec![(numbers[0], one.into()), (numbers[1], two.into())];
+        let handed = hand_over(&mut command, fds).unwrap();
+        assert!(command.args(["-c", &script]).status().unwrap().success());
+        drop((handed, command));
+        let (mut said, mut other) = (String::new(), String::new());
+        first.read_to_string(&mut said).unwrap();
+        second.read_to_string(&mut other).unwrap();
+        assert_eq!((&said[..], &other[..]), ("one\n", "two\n"));
+    }
+
+    #[test]
+    fn standard_streams_are_not_handed_over() {
+        let (reader, _writer) = io::pipe().unwrap();
+        let refused = hand_over(&mut Command::new("true"), vec![(1, reader.into())]);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(inherited().unwrap().iter().all(|n| *n > 2));
+        assert!(inherited_fd(i32::MAX).is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! Each launcher of MPI programs starts the ranks of a step on the step's nodes, where each sees its own part of the data: in an
+//! allocation of a real Slurm and on nodes of one machine. What is started outside of the step's view fails, and nothing is lost in silence.
+
+use std::path::Path;
+use std::process::Command;
+use tarn_tests::desk::{self, Desk, ended};
+use tarn_tests::programs::built;
+use tarn_tests::slurm::{Cluster, said};
+use tarn_tests::tree;
+
+const OPEN_MPI: &str = "openmpi";
+const MPICH: &str = "mpich";
+
+/// Four ranks of a step of two nodes, of which each has two; all they have written comes together.
+const RANKS: &str = r#"
+name = "ranks"
+
+[data.case]
+scatter = "p{rank}"
+
+[data.result]
+dest = "out"
+
+[[step]]
+name = "split"
+run = "for r in 0 1 2 3; do mkdir $TARN_case/p$r; echo $r > $TARN_case/p$r/n; done"
+out = ["case"]
+
+[[step]]
+name = "solve"
+nodes = 2
+tasks = 4
+time = "60s"
+run = "LAUNCH"
+inout = ["case:scatter"]
+# By this machine's boot, UCX takes the cluster's nodes for one, and waits for processes that it does not see.
+env = { UCX_TLS = "tcp,self" }
+
+[[step]]
+name = "join"
+run = "cp -r $TARN_case/. $TARN_result"
+in = ["case:gather"]
+out = ["result"]
+"#;
+
+/// All ranks of a step of one node.
+const ALONE: &str = r#"
+name = "alone"
+
+[data.case]
+
+[data.result]
+dest = "out"
+
+[[step]]
+name = "split"
+run = "for r in 0 1 2 3; do mkdir $TARN_case/p$r; echo $r > $TARN_case/p$r/n; done"
+out = ["case"]
+
+[[step]]
+name = "solve"
+tasks = 4
+time = "60s"
+run = "LAUNCH && cp -r $TARN_case/. $TARN_result"
+inout = ["case"]
+out = ["result"]
+"#;
+
+/// Builds the program with the compiler of an MPI; not where there is none.
+fn compiled(mpi: &str, to: &Path) -> bool {
+    let mut compiler = Command::new(format!("mpicc.{mpi}"));
+    compiler.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(to);
+    compiler.arg(tree::root().join("tests/tests/mpi/ranks.c"));
+    match compiler.status() {
+        Ok(status) => {
+            assert!(status.success(), "mpicc.{mpi}: {status}");
+            true
+        }
+        Err(_) => {
+            eprintln!("SKIPPED: no mpicc.{mpi} here: scripts/deps.sh test installs it");
+            false
+        }
+    }
+}
+
+fn workflow(text: &str, launch: &str) -> String {
+    text.replace("LAUNCH", launch)
+}
+
+/// Ranks 0 and 1 are on one node, 2 and 3 on another, and each knows its node by the name that the node has.
+fn assert_placed(read: impl Fn(&str) -> String, launch: &str) {
+    let of = |rank: u32| read(&format!("out/p{rank}/done"));
+    let ranks: Vec<String> = (0..4).map(of).collect();
+    assert!(
+        ranks[0] == ranks[1] && ranks[2] == ranks[3],
+        "{launch}: {ranks:?}"
+    );
+    assert_ne!(ranks[0], ranks[2], "{launch}");
+    for rank in &ranks {
+        let words: Vec<&str> = rank.split_whitespace().collect();
+        assert!(
+            words.len() == 3 && words[0] == words[1] && words[2] == "4",
+            "{launch}: {rank}"
+        );
+    }
+}
+
+const RUN: &str = "tarn run --tier scm=/scm/$USER:64MiB wf.toml 2>&1 || { tail -n 30 .tarn/runs/*/steps/*.log; exit 1; }";
+
+fn run(desk: &Desk<'_>, options: &str, text: &str, launch: &str) {
+    desk.shell("rm -rf .tarn out");
+    desk.write("wf.toml", &workflow(text, launch));
+    desk.write("go.sh", &format!("#!/bin/bash\n{RUN}\n"));
+    let (status, text) = ended(desk.allocated(options, "./go.sh"));
+    assert_eq!(status, Some(0), "{launch}: {text}");
+}
+
+/// A cluster whose users have the program, or a reason on stderr why there is none.
+fn cluster(mpi: &str, features: &[&str]) -> Option<Cluster> {
+    let cluster = desk::cluster(2, &["tarn", "tarnd"], features, &[])?;
+    compiled(mpi, &cluster.shared().join("bin/ranks")).then_some(cluster)
+}
+
+/// As examples/openfoam/solve-srun.sh does it: two ranks on each of the step's nodes.
+fn srun(how: &str) -> String {
+    let nodes = "$(cut -d ' ' -f 1 $TARN_HOSTFILE | sed p | paste -sd ,)";
+    format!(
+        "srun --overlap --mem=0 --cpu-bind=none --ntasks=4 --distribution=arbitrary --nodelist={nodes} --mpi={how} tarn enter ranks"
+    )
+}
+
+#[test]
+fn ranks_of_open_mpi_are_where_their_data_is() {
+    let Some(cluster) = cluster(OPEN_MPI, &["pmix"]) else {
+        return;
+    };
+    let desk = Desk::new(&cluster, "alice", "");
+    for launch in [
+        "mpirun.openmpi ranks",
+        "mpirun.openmpi -n 4 ranks",
+        &srun("pmix"),
+    ] {
+        // More tasks than the step has on a node: its ranks are spread all the same.
+        run(&desk, "-N2 -n16", RANKS, launch);
+        assert_placed(|name| desk.read(name), launch);
+    }
+    one_node(&desk, "mpirun.openmpi -n 4 ranks");
+}
+
+#[test]
+fn ranks_of_mpich_are_where_their_data_is() {
+    let Some(cluster) = cluster(MPICH, &[]) else {
+        return;
+    };
+    let desk = Desk::new(&cluster, "alice", "");
+    for launch in [
+        "mpiexec.mpich ranks",
+        "mpiexec.mpich -n 4 ranks",
+        &srun("pmi2"),
+    ] {
+        run(&desk, "-N2 -n16", RANKS, launch);
+        assert_placed(|name| desk.read(name), launch);
+    }
+    one_node(&desk, "mpiexec.mpich -n 4 ranks");
+    outside(&desk);
+}
+
+/// In an allocation of two nodes, a step of one has its ranks there.
+fn one_node(desk: &Desk<'_>, launch: &str) {
+    run(desk, "-N2 -n16", ALONE, launch);
+    let of = |rank: u32| desk.read(&format!("out/p{rank}/done"));
+    let ranks: Vec<String> = (0..4).map(of).collect();
+    assert!(
+        ranks.iter().all(|rank| *rank == ranks[0]),
+        "{launch}: {ranks:?}"
+    );
+    assert!(ranks[0].ends_with(" 4\n"), "{launch}: {}", ranks[0]);
+}
+
+/// What Slurm starts outside of the step's view finds no folder there, cannot write into one, and cannot make one.
+fn outside(desk: &Desk<'_>) {
+    let bare = "srun --overlap --mem=0 --cpu-bind=none --nodes=2 --ntasks=2 bash -c";
+    for lost in [
+        "echo lost > $TARN_case/p0/lost",
+        "mkdir -p $TARN_case",
+        "cat $TARN_case/p0/n",
+    ] {
+        let launch = format!("! {bare} '{lost}' && mpiexec.mpich ranks");
+        run(desk, "-N2 -n16", RANKS, &launch);
+        assert!(!desk.path("out/p0/lost").exists());
+    }
+    for node in 1..=2 {
+        let left = "find /scm/alice -path '*/at/*' ! -name .scratch ! -type f";
+        let left = desk.cluster.node(node).exec("root", &["bash", "-c", left]);
+        assert_eq!(left.expect("find"), "", "on node{node}");
+    }
+}
+
+#[test]
+fn ranks_on_nodes_of_one_machine_are_where_their_data_is() {
+    for (mpi, launcher) in [(OPEN_MPI, "mpirun.openmpi"), (MPICH, "mpiexec.mpich")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tier = tempfile::tempdir_in("/dev/shm").expect("a tier");
+        if !compiled(mpi, &folder.path().join("ranks")) {
+            continue;
+        }
+        for launch in [
+            launcher.to_owned() + " ranks",
+            launcher.to_owned() + " -n 4 ranks",
+        ] {
+            let text = workflow(RANKS, &launch);
+            std::fs::write(folder.path().join("wf.toml"), text).expect("a file");
+            let mut tarn = Command::new(built("tarn").unwrap_or_else(|e| panic!("{e:#}")));
+            let place = format!("fast={}:64MiB", tier.path().display());
+            tarn.current_dir(folder.path());
+            tarn.args(["run", "--nodes", "2", "--tier", &place, "wf.toml"]);
+            said(&mut tarn).unwrap_or_else(|e| panic!("{launch}: {e:#}"));
+            let read =
+                |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a result");
+            assert_placed(read, &launch);
+            for old in ["out", ".tarn"] {
+                std::fs::remove_dir_all(folder.path().join(old)).expect("what was made");
+            }
+        }
+    }
+}
