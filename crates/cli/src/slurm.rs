@@ -146,7 +146,7 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
         SlurmCommand::Check(args) => check(args),
         SlurmCommand::Setup { job, submitted } => {
             let about = job::about(*job)?;
-            match read(submitted, &about)? {
+            match read(*job, submitted, &about)? {
                 Some(read) => {
                     let before = job::before(*job, submitted.user)?;
                     set_up(&controller(), *job, Submitted { before, ..read })
@@ -208,8 +208,8 @@ pub(crate) fn check(args: &CheckArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn read(args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {
-    let Some((script, chain)) = job::read(&args.script, &about.folder)? else {
+fn read(job: Job, args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {
+    let Some((script, chain)) = job::read_of(job, about, &args.script)? else {
         return Ok(None);
     };
     let workflow = script.parsed.workflow;

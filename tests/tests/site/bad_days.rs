@@ -97,6 +97,38 @@ fn controllers_begin_anew_while_a_job_is_staged() {
     site.wait("it has left", || site.why("alice", &job).contains("ended"));
 }
 
+/// Slurm 24.11 forgets what `scontrol` has set of nodes, and holds for good the jobs that prefer nodes by it.
+#[test]
+fn features_that_slurm_forgets_are_given_back_to_nodes_and_held_jobs_begin() {
+    let Some(site) = Site::up(2) else { return };
+    let makes = "\
+#TARN name = \"foam\"
+#TARN data.fields.size = \"1 MiB\"
+#TARN [[step]]
+#TARN out = [\"fields\"]
+echo here > $TARN_fields/f
+";
+    let reads = "\
+#TARN name = \"foam\"
+#TARN [[step]]
+#TARN in = [\"fields\"]
+cat $TARN_fields/f > ~/read && hostname > ~/where
+";
+    submit(&site, makes, &["-w", "node2"]);
+    let job = submit(&site, reads, &["--begin=now+25"]);
+    site.wait("it prefers the node that has its data", || {
+        let shown = site.root(&["scontrol", "-o", "show", "job", &job]);
+        shown.contains(" Prefer=node2 ")
+    });
+    site.cluster
+        .restart_ctld()
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    site.wait_for(&job, "COMPLETED");
+    let said = |name: &str| fs::read_to_string(site.home("alice").join(name)).expect(name);
+    assert_eq!(said("read"), "here\n");
+    assert_eq!(said("where"), "node2\n");
+}
+
 #[test]
 fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
     // The controller's host and its backup's are those of slurmctld; only the first has one here.

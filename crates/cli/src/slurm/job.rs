@@ -27,6 +27,8 @@ pub(super) struct About {
     required: String,
     prefer: String,
     partition: String,
+    /// Of a task of an array: the array's job.
+    array: Option<Job>,
     /// Of the first job of a chain: the others.
     pub(super) others: Vec<Job>,
 }
@@ -65,6 +67,7 @@ pub(super) fn about(job: Job) -> CliResult<About> {
         excluded: facts.excluded,
         required: facts.required,
         partition: facts.partition,
+        array: facts.array,
     })
 }
 
@@ -76,10 +79,11 @@ struct Facts {
     excluded: String,
     required: String,
     partition: String,
+    array: Option<Job>,
 }
 
 impl Facts {
-    const FORMAT: &str = "%A|%N|%E|%x|%n|%P";
+    const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F";
 
     /// Of the line of `squeue` that is of this job: of an array there are others.
     fn of(said: &str, job: Job) -> Option<Self> {
@@ -88,7 +92,7 @@ impl Facts {
             (number.trim().parse() == Ok(job)).then_some(rest)
         })?;
         let fields: Vec<&str> = line.split('|').collect();
-        let [list, dependency, excluded, required, partition] = fields[..] else {
+        let [list, dependency, excluded, required, partition, array] = fields[..] else {
             return None;
         };
         Some(Self {
@@ -97,6 +101,7 @@ impl Facts {
             excluded: said_of(excluded),
             required: said_of(required),
             partition: said_of(partition),
+            array: array.trim().parse().ok(),
         })
     }
 }
@@ -135,6 +140,7 @@ fn shown(said: &str) -> CliResult<About> {
         required: said_of("ReqNodeList"),
         prefer: said_of("Prefer"),
         partition: said_of("Partition"),
+        array: said_of("ArrayJobId").parse().ok(),
         others: chain::Mark::of(&said_of("AdminComment")).others,
     })
 }
@@ -208,36 +214,12 @@ pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
         let nodes = format!("reqnodelist={}", advice.require.join(","));
         ask("scontrol", &["update", &id, &nodes])?;
     } else if !advice.prefer.is_empty() && !about.has_wish() {
-        let prefer = format!("prefer={}", advice.prefer.join("|"));
         // Only a preference: the job does without where that fails.
-        let _ = have_features(&advice.prefer);
-        let _ = ask("scontrol", &["update", &id, &prefer]);
+        let _ = tarn_slurm::prefer(job, &advice.prefer);
     }
     if let Some(Excluded { own, full }) = &advice.exclude {
         // Where that fails the gate turns the job back if it has no room; the controller tries again.
         let _ = tarn_slurm::exclude(job, own, full);
-    }
-    Ok(())
-}
-
-/// Sees to it that each node has a feature of its own name, by which it can be preferred.
-fn have_features(nodes: &[String]) -> CliResult<()> {
-    let said = ask(
-        "sinfo",
-        &["-h", "-N", "-n", &nodes.join(","), "-o", "%N %f"],
-    )?;
-    for line in said.lines() {
-        let Some((node, features)) = line.split_once(' ') else {
-            continue;
-        };
-        let mut all: Vec<&str> = features.trim().split(',').collect();
-        all.retain(|feature| *feature != "(null)");
-        if !all.contains(&node) {
-            all.push(node);
-            let name = format!("nodename={node}");
-            let features = format!("availablefeatures={}", all.join(","));
-            ask("scontrol", &["update", &name, &features])?;
-        }
     }
     Ok(())
 }
@@ -317,8 +299,39 @@ pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }
 
-/// Reads the script of a job that was submitted in this folder, and its place in a chain. `None` when it says nothing to tarn.
+/// Reads a script that was submitted in this folder, and its place in a chain. `None` when it says nothing to tarn.
 pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+    parsed(&text(path)?, folder)
+}
+
+/// The same of the script of a job. Slurm 24.11 says of a task of an array where the script would be if the task had one of its own.
+pub(super) fn read_of(
+    job: Job,
+    about: &About,
+    path: &Path,
+) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+    let array = about.array.filter(|array| *array != job && !path.exists());
+    let text = match array {
+        None => text(path)?,
+        Some(array) => match of_array(path, array).filter(|path| path.exists()) {
+            Some(path) => text(&path)?,
+            None => ask(
+                "scontrol",
+                &["write", "batch_script", &job.to_string(), "-"],
+            )?,
+        },
+    };
+    parsed(&text, &about.folder)
+}
+
+/// Where the script of the array is, from where that of its task would be: `hash.4/job.14/script`.
+fn of_array(path: &Path, array: Job) -> Option<PathBuf> {
+    let spool = path.parent()?.parent()?.parent()?;
+    let folder = format!("hash.{}/job.{array}", array % 10);
+    Some(spool.join(folder).join(path.file_name()?))
+}
+
+fn text(path: &Path) -> CliResult<String> {
     let failed = |why: String| {
         CliError::new(
             Exit::NotFound,
@@ -330,8 +343,11 @@ pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, O
         return Err(failed(format!("it has more than {MAX_SCRIPT} bytes")));
     }
     let bytes = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
-    let text = String::from_utf8_lossy(&bytes);
-    let (chain, text) = chain::taken_out(&text);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn parsed(text: &str, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+    let (chain, text) = chain::taken_out(text);
     let script = Script {
         name: "the script",
         text: &text,
@@ -392,14 +408,25 @@ mod tests {
         assert_eq!((&about.dependency[..], &about.excluded[..]), ("", ""));
         assert_eq!(about.folder, PathBuf::from("/tmp"));
         assert_eq!(about.others, Vec::<Job>::new());
-        let lines = "3|n3|(null)|||p\n1|n[1-2]|afterok:5(unfulfilled)||n1|p\n";
+        let lines = "3|n3|(null)|||p|3\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7\n";
         let facts = Facts::of(lines, 1).unwrap();
         assert_eq!(
             (&facts.list[..], &facts.dependency[..]),
             ("n[1-2]", "afterok:5")
         );
-        assert_eq!(&facts.required[..], "n1");
+        assert_eq!((&facts.required[..], facts.array), ("n1", Some(7)));
         assert_eq!(Facts::of("", 1), None);
+    }
+
+    #[test]
+    fn the_script_of_an_array_is_found_from_where_its_tasks_would_be() {
+        let task = Path::new("/spool/hash.4/job.14/script");
+        let array = of_array(task, 3);
+        assert_eq!(
+            array.as_deref(),
+            Some(Path::new("/spool/hash.3/job.3/script"))
+        );
+        assert_eq!(of_array(Path::new("script"), 3), None);
     }
 
     #[test]

@@ -19,6 +19,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// Jobs whose exclusions are changed at a time: a call of `scontrol` each, some 10 ms.
 const MAX_EXCLUSIONS: usize = 64;
 
+/// Between two looks at which jobs Slurm holds, and at the same job.
+const HELD: Duration = Duration::from_secs(30);
+const HELD_AGAIN: Duration = Duration::from_secs(3600);
+
 /// Between two questions what nodes draw.
 const DRAWN: Duration = Duration::from_secs(30);
 /// And whether any plug-in measures it.
@@ -190,13 +194,50 @@ fn put_all_to_sleep(news: &Receiver<Vec<String>>, sleep: Sleep) {
     }
 }
 
+/// Looks now and then for own jobs that Slurm holds since it has forgotten the features by which they prefer nodes.
+#[derive(Default)]
+struct HeldJobs {
+    looked: Option<Instant>,
+    /// When a job was last seen to.
+    seen_to: BTreeMap<Job, Instant>,
+}
+
+impl HeldJobs {
+    fn look(&mut self, own: &BTreeSet<Job>) {
+        if self.looked.is_some_and(|then| then.elapsed() < HELD) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        self.seen_to.retain(|_, then| then.elapsed() < HELD_AGAIN);
+        // What cannot be asked now is asked the next time.
+        let held = tarn_slurm::held().unwrap_or_default();
+        for job in held.intersection(own) {
+            if self.seen_to.contains_key(job) {
+                continue;
+            }
+            self.seen_to.insert(*job, Instant::now());
+            match tarn_slurm::prefer_again(*job) {
+                Ok(true) => tracing::info!(
+                    "job {job} was held: Slurm had forgotten the features of the nodes that it prefers; they are there again"
+                ),
+                Ok(false) => {}
+                Err(e) => tracing::warn!(
+                    "job {job} is held, as no node has the features that it prefers, and they cannot be given back: {e}"
+                ),
+            }
+        }
+    }
+}
+
 fn exclude_all(news: &Receiver<Vec<Waiting>>) {
+    let mut held = HeldJobs::default();
     let mut told: BTreeMap<Job, Excluded> = BTreeMap::new();
     // Of an earlier controller, or of when jobs were taken in.
     let mut unknown = excluding().unwrap_or_default();
     let mut began = Instant::now();
     let mut failed = false;
     for jobs in news {
+        held.look(&jobs.iter().map(|(job, ..)| *job).collect());
         if began.elapsed() >= LOOK_AGAIN {
             began = Instant::now();
             unknown = excluding().unwrap_or_default();

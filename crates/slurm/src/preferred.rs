@@ -1,0 +1,186 @@
+//! Nodes that a job prefers, as its data is there: `Prefer`, by features of the nodes' own names. docs/site.md.
+
+use crate::SlurmError;
+use crate::command::{SOON, answer, hostnames};
+use std::collections::BTreeSet;
+
+/// Has a job that waits prefer these nodes, and beside them as many others of its partition as it needs nodes: Slurm 24.11 never starts a
+/// job that prefers fewer. Needs Slurm's own rights.
+///
+/// # Errors
+/// When Slurm cannot be asked, or refuses.
+pub fn prefer(job: u32, wished: &[String]) -> Result<(), SlurmError> {
+    let id = job.to_string();
+    let said = answer(
+        "squeue",
+        &["-h", "-j", &id, "-t", "PD", "-o", "%D|%P|%x"],
+        SOON,
+    )?;
+    let Some(fields) = said.lines().next() else {
+        return Ok(());
+    };
+    let fields: Vec<&str> = fields.trim().splitn(3, '|').collect();
+    let [wants, partition, excluded] = fields[..] else {
+        return Err(SlurmError::Answer {
+            command: "squeue".into(),
+            answer: said,
+        });
+    };
+    let excluded = match excluded {
+        "" | "(null)" | "N/A" => Vec::new(),
+        list => hostnames(list, SOON)?,
+    };
+    let said = answer(
+        "sinfo",
+        &["-h", "-N", "-p", partition, "-o", "%N|%t|%f"],
+        SOON,
+    )?;
+    // `2-4`: it does with two.
+    let wants = wants.split('-').next().and_then(|n| n.parse().ok());
+    let chosen = chosen(&said, wants.unwrap_or(1), wished, &excluded);
+    if chosen.is_empty() {
+        return Ok(());
+    }
+    for node in &chosen {
+        name_feature(node)?;
+    }
+    let names: Vec<&str> = chosen.iter().map(|node| node.name).collect();
+    let prefer = format!("prefer={}", names.join("|"));
+    answer(
+        "scontrol",
+        &["update", &format!("jobid={job}"), &prefer],
+        SOON,
+    )
+    .map(drop)
+}
+
+/// A node of `sinfo`.
+#[derive(Debug, Clone, Copy)]
+struct Node<'a> {
+    name: &'a str,
+    is_idle: bool,
+    features: &'a str,
+}
+
+/// Those of the wished nodes that a job can get, and others up to what it needs, those without a job first. None if there are too few.
+fn chosen<'a>(
+    said: &'a str,
+    wants: usize,
+    wished: &[String],
+    excluded: &[String],
+) -> Vec<Node<'a>> {
+    let mut seen = BTreeSet::new();
+    let mut nodes = Vec::new();
+    for line in said.lines() {
+        let fields: Vec<&str> = line.trim().splitn(3, '|').collect();
+        let [name, state, features] = fields[..] else {
+            continue;
+        };
+        let is_away = ["down", "drain", "drng", "fail", "maint"];
+        let is_away = is_away.iter().any(|away| state.starts_with(away)) || state.ends_with('*');
+        if !is_away && !excluded.iter().any(|node| node == name) && seen.insert(name) {
+            let is_idle = state.starts_with("idle");
+            nodes.push(Node {
+                name,
+                is_idle,
+                features,
+            });
+        }
+    }
+    let at = |node: &Node<'_>| wished.iter().position(|name| name == node.name);
+    let (mut chosen, mut others): (Vec<Node<'_>>, Vec<Node<'_>>) =
+        nodes.into_iter().partition(|node| at(node).is_some());
+    if chosen.is_empty() {
+        return chosen;
+    }
+    chosen.sort_by_key(at);
+    others.sort_by_key(|node| !node.is_idle);
+    let missing = wants.saturating_sub(chosen.len());
+    chosen.extend(others.into_iter().take(missing));
+    if chosen.len() < wants {
+        chosen.clear();
+    }
+    chosen
+}
+
+/// Sees to it that a node has a feature of its own name.
+fn name_feature(node: &Node<'_>) -> Result<(), SlurmError> {
+    let mut all: Vec<&str> = node.features.split(',').collect();
+    all.retain(|feature| !matches!(*feature, "(null)" | ""));
+    if all.contains(&node.name) {
+        return Ok(());
+    }
+    all.push(node.name);
+    let name = format!("nodename={}", node.name);
+    let features = format!("availablefeatures={}", all.join(","));
+    answer("scontrol", &["update", &name, &features], SOON).map(drop)
+}
+
+/// The jobs that Slurm holds for good since no node has what they ask for. From 24.11 on it forgets features of nodes that were set by
+/// `scontrol` when it starts again, and holds so the jobs that prefer nodes by them.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn held() -> Result<BTreeSet<u32>, SlurmError> {
+    let said = answer("squeue", &["-h", "-t", "PD", "-o", "%A|%Q|%r"], SOON)?;
+    let lines = said.lines().filter_map(|line| {
+        let (job, rest) = line.trim().split_once('|')?;
+        let is_held = rest == "0|BadConstraints";
+        is_held.then(|| job.parse().ok()).flatten()
+    });
+    Ok(lines.collect())
+}
+
+/// Gives the nodes that a held job prefers their features again, and has Slurm look at the job again. False if it prefers no nodes by their
+/// names: then it is held for another reason.
+///
+/// # Errors
+/// When Slurm cannot be asked, or refuses.
+pub fn prefer_again(job: u32) -> Result<bool, SlurmError> {
+    let said = answer("scontrol", &["-o", "show", "job", &job.to_string()], SOON)?;
+    let preferred = said
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("Prefer="));
+    let wished: Vec<String> = preferred
+        .unwrap_or_default()
+        .split('|')
+        .map(str::to_owned)
+        .collect();
+    let known = answer("sinfo", &["-h", "-N", "-o", "%N"], SOON)?;
+    let known: BTreeSet<&str> = known.split_whitespace().collect();
+    if !wished.iter().all(|name| known.contains(&name[..])) {
+        return Ok(false);
+    }
+    prefer(job, &wished)?;
+    answer("scontrol", &["release", &job.to_string()], SOON)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: &str =
+        "n1|idle|n1\nn2|mix|(null)\nn3|alloc|fast\nn4|down*|(null)\nn5|idle|(null)\nn1|idle|n1\n";
+
+    fn of(wants: usize, wished: &[&str], excluded: &[&str]) -> Vec<&'static str> {
+        let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let chosen = chosen(NODES, wants, &names(wished), &names(excluded));
+        chosen.iter().map(|node| node.name).collect()
+    }
+
+    #[test]
+    fn a_job_prefers_as_many_nodes_as_it_needs() {
+        assert_eq!(of(1, &["n3", "n1"], &[]), ["n3", "n1"]);
+        assert_eq!(of(2, &["n2"], &[]), ["n2", "n1"]);
+        assert_eq!(of(4, &["n2"], &[]), ["n2", "n1", "n5", "n3"]);
+        assert_eq!(of(2, &["n2"], &["n1"]), ["n2", "n5"]);
+    }
+
+    #[test]
+    fn a_job_prefers_none_where_it_could_not_run() {
+        assert_eq!(of(1, &["n4"], &[]), [""; 0]);
+        assert_eq!(of(5, &["n2"], &[]), [""; 0]);
+        assert_eq!(of(1, &["n1", "elsewhere"], &["n1"]), [""; 0]);
+    }
+}
