@@ -16,11 +16,16 @@ test-%: ## the tests of one product: test-workflow, -site, -tasks, -checkpoint, 
 	@scripts/deps.sh test
 	@scripts/test-product.sh $*
 
-test: ## install what it needs and run every check (minutes)
+test: ## install what it needs and run every check (minutes); SUITE=trixie or sid: all of it on that Debian, in a root of its own
+ifdef SUITE
+	@scripts/deps.sh suites
+	@scripts/suite.sh "$(SUITE)" test
+else
 	@scripts/deps.sh test
 	@scripts/test.sh
+endif
 
-soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), damaged sealed files (SEALS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000) and of writers of HDF5 (HDF5_KILLS=, 1000), each call by which verbs and programs change files failed and killed (INJECT=, all), a tree of objects in a store (OBJECTS=, 2500), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
+soak: ## what takes long: a bare Debian 12 and a Debian 11 in chroots, all of `make test` on a Debian 13, seeds of the engine (SEEDS=, 2000 a policy), arenas for the opener of checkpoints (ARENAS=, 500,000), damaged sealed files (SEALS=, 500,000), kill -9 of ranks with checkpoints (RANK_KILLS=, 1000) and of writers of HDF5 (HDF5_KILLS=, 1000), each call by which verbs and programs change files failed and killed (INJECT=, all), a tree of objects in a store (OBJECTS=, 2500), 10,000 tasks between two nodes, 200 random kill -9 over the demo (KILLS=, SEED=)
 	@scripts/deps.sh soak
 	@scripts/soak.sh
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# deps.sh build|demo|test|openfoam|analysis|training|portable|book|soak|all: install what the group needs from Debian's own packages (Debian 12), and see that
+# deps.sh build|demo|test|cluster|suites|openfoam|analysis|training|portable|book|soak|all: install what the group needs from Debian's own packages (12 or 13), and see that
 # cargo is there. Does and says nothing when nothing is missing. TARN_DEPS=skip leaves everything to you.
 set -euo pipefail
 
@@ -25,8 +25,11 @@ shells=(fish systemd zsh)
 analysis=("${build[@]}" python3 python3-dask python3-numpy python3-xarray python3-zarr)
 training=("${build[@]}" python3 python3-numpy python3-torch)
 links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
-test=("${demo[@]}" chromium clang-format hdf5-tools jq lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
-soak=("${test[@]}" debootstrap)
+# What the tests of a Slurm cluster and its MPI programs need, and no more: `make test` runs them on Debian 13 too (scripts/suite.sh).
+cluster=("${build[@]}" attr python3 strace libfabric-dev "${links[@]}" "${slurm[@]}")
+# debootstrap makes that Debian 13.
+test=("${demo[@]}" debootstrap chromium clang-format hdf5-tools jq lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
+soak=("${test[@]}")
 # mdBook comes from crates.io, for the tests too.
 book=("${build[@]}" mandoc)
 # Zig comes from PyPI.
@@ -38,6 +41,8 @@ case "${1:-}" in
     build) wanted=("${build[@]}") ;;
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${test[@]}") ;;
+    cluster) wanted=("${cluster[@]}") ;;
+    suites) wanted=(debootstrap) ;;
     openfoam) wanted=("${openfoam[@]}") ;;
     analysis) wanted=("${analysis[@]}") ;;
     training) wanted=("${training[@]}") ;;

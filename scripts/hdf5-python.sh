@@ -1,7 +1,7 @@
 #!/bin/bash
 # hdf5-python.sh FOLDER: Pythons with the HDF5 that PyPI has, for the tests and the benchmark of the file driver: FOLDER/old (h5py 3.10 with
-# HDF5 1.14.2), FOLDER/new (h5py 3.16 with 2.0, netCDF4 1.7.5 with 2.2); and FOLDER/before, h5py 3.9 with 1.12 for old's Python, which loads no
-# drivers. What is there stays. They take some 300 MB.
+# HDF5 1.14.2; from Python 3.13 on, which that does not know, h5py 3.12.1 with 1.14.4), FOLDER/new (h5py 3.16 with 2.0, netCDF4 1.7.5 with 2.2); and FOLDER/before, h5py 3.9 with 1.12 for old's Python, which loads no
+# drivers (no Python from 3.13 on has one: it stays empty). What is there stays. They take some 300 MB.
 set -euo pipefail
 mkdir -p "$1"
 cd "$1"
@@ -19,7 +19,13 @@ made() {
     mv ".$name" "$name"
 }
 
-made old h5py==3.10.0 numpy==1.26.4
+is_new=$(/usr/bin/python3 -c 'import sys; print(int(sys.version_info >= (3, 13)))')
+if [ "$is_new" = 1 ]; then
+    made old h5py==3.12.1 numpy==2.2.6
+    mkdir -p before
+else
+    made old h5py==3.10.0 numpy==1.26.4
+fi
 made new h5py==3.16.0 netCDF4==1.7.5
 if [ ! -d before ]; then
     rm -rf .before

@@ -78,7 +78,7 @@ cargo_tests() {
     awk '!seen[$0]++' "$work/all-clusters" > "$work/clusters"
     grep -v "^$PWD/tests"$'\t' "$work/programs" | sed 's/^/5\t/' > "$work/others"
     [ -s "$work/clusters" ] && [ -s "$work/others" ] || return 1
-    export -f lane next_of
+    export -f lane next_of suite_lane
     export work
     # By xargs, as what bash itself starts beside others takes no interrupt.
     printf '%s\n' "one clusters others" "two clusters others" "three others clusters" | xargs -P 3 -I % bash -c 'lane %' || status=1
@@ -87,6 +87,54 @@ cargo_tests() {
     read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$work/log")
     passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + left))
     mapfile -t skipped < <(grep '^SKIPPED: ' "$work/log" | sort | uniq -c)
+    return "$status"
+}
+
+# clusters_on SUITE NAME...: of each test program with this name, or of `PROGRAM:FILTER` the tests that this names, on another Debian; the
+# programs are those that were built here.
+clusters_on() {
+    local suite=$1 wanted name filter program status=0 ok bad left skips
+    shift
+    scripts/suite.sh "$suite" prepare cluster > "$work/$suite.log" 2>&1 || status=$?
+    if [ "$status" -eq 3 ]; then
+        skipped+=("clusters on Debian $suite: $(tail -n 1 "$work/$suite.log")")
+        return
+    elif [ "$status" -ne 0 ]; then
+        tail -n 30 "$work/$suite.log"
+        return 1
+    fi
+    for wanted; do
+        name=${wanted%%:*} filter=
+        [ "$name" = "$wanted" ] || filter=${wanted#*:}
+        program=$(awk -F '\t' -v folder="$PWD/tests" -v name="/$name-[0-9a-f]+$" '$1 == folder && $2 ~ name { print $2 }' "$work/programs")
+        [ -n "$program" ] || { echo "there is no test program $name"; status=1; continue; }
+        echo "$PWD/tests"$'\t'"$program"$'\t'"$filter" >> "$work/$suite.list"
+    done
+    export suite
+    printf '%s\n' one two | xargs -P 2 -I % bash -c 'suite_lane %' || status=1
+    read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$work/$suite.tested")
+    passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + left))
+    mapfile -t skips < <(grep -a '^SKIPPED: ' "$work/$suite.tested" | sort | uniq -c)
+    skipped+=("${skips[@]/%/ (on $suite)}")
+    return "$status"
+}
+
+# suite_lane NAME: takes from the list as `lane` does.
+suite_lane() {
+    local folder program filter status=0 name=$suite-$1
+    while IFS=$'\t' read -r folder program filter < <(next_of "$suite.list"); do
+        echo "     Running $program $filter on $suite" > "$work/$name.one"
+        # shellcheck disable=SC2016,SC2086  # expanded inside; filters are words
+        if scripts/suite.sh "$suite" run sh -c 'cd "$0" && CARGO_MANIFEST_DIR=$0 exec "$@"' "$folder" "$program" --show-output $filter \
+            < /dev/null >> "$work/$name.one" 2>&1 && grep -q '^test result: ok. [1-9]' "$work/$name.one"; then
+            echo "${program##*/} on $suite: $(grep '^test result:' "$work/$name.one")"
+        else
+            status=1
+            cat "$work/$name.one"
+            { echo && echo "     Running $program $filter on $suite" && sed -n '/^failures:$/,$p' "$work/$name.one" && tail -n 5 "$work/$name.one"; } >> "$work/failed"
+        fi
+        cat "$work/$name.one" >> "$work/$suite.tested"
+    done
     return "$status"
 }
 
@@ -103,14 +151,23 @@ experiments() {
     /usr/bin/python3 -m unittest discover -s bench/experiments -p 'test_*.py'
 }
 
+# Versions of clang-format differ in what they make of the same code.
 c_sources() {
+    if ! clang-format --version | grep -q ' version 14\.'; then
+        skipped+=("the format of C sources: that is clang-format 14's")
+        return
+    fi
     git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'bench/experiments/*.[ch]' 'tests/tests/*.[ch]' 'crates/cli/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
+# What differs most between the versions of Slurm and MPI: 12 minutes of it (docs/stacks.md); `make soak` has all.
+on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes site:jobs::three_jobs site:bad_days::an_array site:bad_days::features
+    site:submit:: slurm_spank)
 started=$SECONDS
 check "format" cargo fmt --all --check
 check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 check "cargo test" cargo_tests
+[ -n "${TARN_SUITE:-}" ] || check "what matters most of clusters, on Debian 13" clusters_on trixie "${on_others[@]}"
 check "tests as an unprivileged user" scripts/test-unprivileged.sh
 check "shell scripts" shell_scripts
 check "python scripts" python_scripts

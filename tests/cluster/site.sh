@@ -56,6 +56,8 @@ write_slurm() {
         echo "PartitionName=$partition Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
     } > "$1/slurm/slurm.conf"
     [ "$cgroups" = none ] || slurm_cgroup > "$1/slurm/cgroup.conf"
+    # Tasks have a /tmp of their own, where what PMIx 5 shares by a file is not.
+    echo PMIxEnv=PMIX_MCA_gds=hash > "$1/slurm/mpi.conf"
     printf 'AutoBasePath=true\nBasePath=/run/job-tmp\n' > "$1/slurm/job_container.conf"
 }
 
