@@ -46,7 +46,8 @@ pub(crate) fn clean(env: &mut Env) {
         with.iter().any(|w| name.starts_with(w.as_bytes()))
     };
     let is_rank = env.keys().any(|name| begins(name, &RANK));
-    env.retain(|name, _| !(is_rank && begins(name, &LAUNCHERS)) && !begins(name, &BY_SLURM));
+    let goes = |name: &OsStr| begins(name, &BY_SLURM) || (is_rank && begins(name, &LAUNCHERS));
+    env.retain(|name, _| !goes(name));
 }
 
 /// The host file of MPICH and Intel MPI, beside that of a step.

@@ -50,7 +50,7 @@ pub(crate) enum Say {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Exec {
     /// To the mate: start it.
-    Open(Request),
+    Open(Box<Request>),
     /// Some bytes of a stream, in the order of the stream.
     Data { stream: u8 },
     /// Such bytes have been passed on: as many more may come.

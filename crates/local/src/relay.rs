@@ -215,7 +215,7 @@ impl<'a> Relay<'a> {
                     Ok((request, [input, output, error])) => {
                         let id = *opened;
                         *opened = opened.wrapping_add(1);
-                        line.exec(id, Exec::Open(request), None);
+                        line.exec(id, Exec::Open(Box::new(request)), None);
                         let session = Session {
                             line: *line,
                             leads: true,
