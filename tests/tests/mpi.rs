@@ -182,7 +182,8 @@ fn outside(desk: &Desk<'_>) {
     let bare = "srun --overlap --mem=0 --cpu-bind=none --nodes=2 --ntasks=2 bash -c";
     for lost in [
         "echo lost > $TARN_case/p0/lost",
-        "mkdir -p $TARN_case",
+        "mkdir -p $TARN_case/p0",
+        "ls $TARN_case",
         "cat $TARN_case/p0/n",
     ] {
         let launch = format!("! {bare} '{lost}' && mpiexec.mpich ranks");
@@ -190,7 +191,7 @@ fn outside(desk: &Desk<'_>) {
         assert!(!desk.path("out/p0/lost").exists());
     }
     for node in 1..=2 {
-        let left = "find /scm/alice -path '*/at/*' ! -name .scratch ! -type f";
+        let left = "find /scm/alice -path '*/at/*' ! -name .scratch ! -perm 111";
         let left = desk.cluster.node(node).exec("root", &["bash", "-c", left]);
         assert_eq!(left.expect("find"), "", "on node{node}");
     }

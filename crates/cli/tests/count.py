@@ -83,7 +83,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
 numbers = open(os.path.join(result, "numbers"), "a")
 scratch = open("scratch", "a")
 # No other step has this one.
-own = open("/tmp/tarn-test-count", "a")
+own = open(os.environ.get("OWN", "/tmp/tarn-test-count"), "a")
 total = tempfile.TemporaryFile("w+")
 os.mkfifo("pipe", 0o620)
 with open(os.path.join(result, "begun"), "a") as begun:
@@ -117,7 +117,7 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 assert stat.S_ISFIFO(os.stat("pipe").st_mode)
 if alone:
     assert [int(unread.readline()) for _ in range(steps)] == list(range(steps))
-with open("/tmp/tarn-test-count") as written:
+with open(own.name) as written:
     assert [int(line) for line in written] == list(range(steps))
 with open("scratch") as written, open(os.path.join(result, "total"), "w") as out:
     assert [int(line) for line in written] == list(range(steps))

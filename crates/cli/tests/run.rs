@@ -179,6 +179,10 @@ fn status_why_and_data_tell_what_happened() {
     site.tarn(&["data", "get", "counts", "copied"]).exits(0);
     assert_eq!(site.read("copied/a.txt").trim(), "3");
     site.tarn(&["data", "get", "counts", "copied"])
+        .exits(0)
+        .says("has all of it already");
+    site.write("copied/a.txt", "edited");
+    site.tarn(&["data", "get", "counts", "copied"])
         .exits(2)
         .says("exists already");
     site.tarn(&["data", "pin", "counts"]).exits(0);

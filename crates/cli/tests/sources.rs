@@ -128,7 +128,9 @@ fn a_dead_socket_is_left_out_of_an_output() {
         "--tier".into(),
         format!("t={}:64MiB", tier.path().display()),
     ];
-    site.run().exits(0).says("r/d/s (a socket)");
+    site.run()
+        .exits(0)
+        .says("`d/s` in its output `r` is a socket");
     assert_eq!(site.read("out/f"), "work");
     assert!(site.path("out/d").is_dir() && !site.path("out/d/s").exists());
 }

@@ -22,6 +22,8 @@ use tarn_sys::fdpass::MAX_FDS;
 const UNREACHABLE: u8 = 255;
 /// The exit code when the command cannot be started (as the shell has it).
 const NOT_STARTED: u8 = 127;
+/// Where slurmstepd has a task be, and put its temporary files, when it cannot have what is asked for.
+const FALLBACK: &str = "/tmp";
 
 /// The entry point of `tarn exec`; `arguments` are the words after `exec`.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -84,10 +86,36 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         for (name, path) in own_paths(&hosts, &exec) {
             env.insert(name.into(), path);
         }
+        let cwd = as_srun_was_called(&mut env)?;
         let env = env.into_iter().collect();
-        ask(&exec, OsStr::new(&node), argv, env, left)
+        ask(&exec, OsStr::new(&node), (argv, cwd), env, left)
     });
     ended("enter", entered)
+}
+
+/// slurmstepd does not see the step's folders: it goes to `/tmp` where it cannot enter the folder that srun was called in, and gives a task
+/// `/tmp` for a `TMPDIR` where it cannot write.
+fn as_srun_was_called(env: &mut BTreeMap<OsString, OsString>) -> io::Result<PathBuf> {
+    let cwd = std::env::current_dir()?;
+    let Some(scratch) = env.get(OsStr::new("TARN_SCRATCH")).cloned() else {
+        return Ok(cwd);
+    };
+    if env
+        .get(OsStr::new("TMPDIR"))
+        .is_some_and(|at| at == FALLBACK)
+    {
+        env.insert("TMPDIR".into(), scratch.clone());
+    }
+    let called = env.get(OsStr::new("PWD")).map(PathBuf::from);
+    let is_step = |at: &PathBuf| {
+        Path::new(&scratch)
+            .parent()
+            .is_some_and(|p| at.starts_with(p))
+    };
+    match called.filter(is_step) {
+        Some(called) if cwd == Path::new(FALLBACK) => Ok(called),
+        _ => Ok(cwd),
+    }
 }
 
 /// The node that this task is on, and where its part of the step listens.
@@ -133,13 +161,19 @@ fn call(node: &OsStr, argv: Vec<OsString>) -> io::Result<Answer> {
             )
         })?;
     let env = std::env::vars_os().collect();
-    ask(&folder, node, argv, env, Vec::new())
+    ask(
+        &folder,
+        node,
+        (argv, std::env::current_dir()?),
+        env,
+        Vec::new(),
+    )
 }
 
 fn ask(
     folder: &Path,
     node: &OsStr,
-    argv: Vec<OsString>,
+    (argv, cwd): (Vec<OsString>, PathBuf),
     env: Vec<(OsString, OsString)>,
     fds: Vec<i32>,
 ) -> io::Result<Answer> {
@@ -172,7 +206,7 @@ fn ask(
     channel.send(&Request {
         argv,
         env,
-        cwd: std::env::current_dir()?,
+        cwd,
         fds,
     })?;
     channel

@@ -1,6 +1,7 @@
 //! Where steps see their folders: `<tier root>/<workspace>/at/<name>`. The mount points are made in each step's namespace. Outside of it
-//! there is a file in place of each: a program that was started outside, as by srun, can neither read nor write there, and is told so,
-//! whoever it is. An empty folder would take what it writes, and lose it.
+//! there is a folder in place of each that may be entered, as slurmstepd does for a task of srun before `tarn enter`, and nothing else:
+//! a program that was started outside can neither list, read nor write there, and is told so. Permissions do not bind root: for it
+//! there is a file. An empty folder would take what such a program writes, and lose it.
 
 use crate::command::COMMAND;
 use crate::kept::CHECKPOINTS;
@@ -18,6 +19,8 @@ use tarn_base::event::Failure;
 /// The name of the folder in a workspace's; no node has it.
 pub(crate) const NAME: &str = "at";
 
+/// Such a folder may be entered.
+const ENTERED: u32 = 0o111;
 /// What such a file says.
 const TEXT: &str = "A step of tarn has a folder here, which only the step itself and what it starts see. What srun starts in a step of several\n\
     nodes sees it by `srun ... tarn enter COMMAND`; what is to run on another node of the step, by `tarn exec NODE -- COMMAND`.\n";
@@ -51,7 +54,17 @@ pub(crate) fn make(shared: &Shared) -> Result<(), Failure> {
     locked.map_err(|e| io_failure("close", &scratch, &e))?;
     for name in closed(shared) {
         let path = stage.join(name);
-        // Earlier versions have made folders. One that is not empty has what a program outside of its step has written: it stays.
+        if !rustix::process::geteuid().is_root() {
+            if path.is_file() && is_own(&path) {
+                let removed = std::fs::remove_file(&path);
+                removed.map_err(|e| io_failure("remove", &path, &e))?;
+            }
+            make_folder(&path)?;
+            let closed = std::fs::set_permissions(&path, Permissions::from_mode(ENTERED));
+            closed.map_err(|e| io_failure("close", &path, &e))?;
+            continue;
+        }
+        // One that is not empty has what a program outside of its step has written: it stays.
         let _ = std::fs::remove_dir(&path);
         if is_folder(&path) {
             continue;

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tarn_base::workflow::Step;
 use tarn_sys::namespace;
@@ -47,8 +47,12 @@ fn roots() -> impl Iterator<Item = PathBuf> {
     folders.chain([SHARED_MEMORY]).filter_map(real)
 }
 
+/// Without links; none where it is not there, or was removed under whoever is in it, as Slurm does with a job's own `/tmp` on the
+/// nodes that are left when another one fails: nothing can be mounted there.
 fn real(at: &str) -> Option<PathBuf> {
-    std::fs::canonicalize(at).ok().filter(|at| at.is_dir())
+    let at = std::fs::canonicalize(at).ok()?;
+    let meta = std::fs::metadata(&at).ok()?;
+    (meta.is_dir() && meta.nlink() > 0).then_some(at)
 }
 
 /// Whether a path lies below a folder of everybody.

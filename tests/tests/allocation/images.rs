@@ -17,6 +17,7 @@ restart = "image"
 images = "1s"
 alone = true
 buddy = true
+env = { OWN = "own" }                # Slurm removes /tmp when another node fails
 run = "python3 $TARN_WORKFLOW_DIR/count.py 60 0.5 alone 9"
 "#;
 const STEPS: u64 = 60;

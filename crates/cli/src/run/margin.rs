@@ -49,7 +49,7 @@ pub(crate) fn at_risk(w: &Workflow) -> Option<String> {
         _ => lost.join(", "),
     };
     Some(format!(
-        "should an allocation end before the run has, what is made of {shown} until then is lost with its nodes; \
+        "if an allocation ends before its run, what was made of {shown} by then goes with its nodes; \
          `on_failure = \"drain\"` on a dataset brings it out"
     ))
 }
