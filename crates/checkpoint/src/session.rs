@@ -295,6 +295,7 @@ impl Session {
             }),
             external,
             seal,
+            leaves_out: false,
         };
         Ok(Self {
             rank: Rank::begin(rank, folder, Folder::new(&memory, plain)?, ranks)?,

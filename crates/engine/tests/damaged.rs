@@ -71,17 +71,25 @@ fn all_find_damaged(hand: &mut Hand, reads: &[Transfer], part: PartRef) -> Vec<A
     actions
 }
 
-/// The first part is found damaged and made again, and goes out with the other one, which lies only there.
-fn renewed() -> (Hand, Transfer, Vec<Transfer>) {
+/// The first part is found damaged and made again, and goes out with the other one, when nobody reads that there any more.
+fn renewed() -> (Hand, Transfer) {
     let (mut hand, reads) = delivered();
     let again = runs_in(&all_find_damaged(&mut hand, &reads, made(0)));
     assert_eq!(again.len(), 1, "only what was damaged is made again");
     assert_eq!(again[0].instance, instance(0, 0));
-    let out = transfers_in(&hand.commits(&again[0], Some((0, MB)), 1));
-    let out = out.into_iter().find(|t| t.to == at_dest());
-    let out = out.expect("it goes to its `dest` anew");
-    assert_eq!(out.parts[1].from, at_dest());
-    (hand, out, reads)
+    let to_dest = |actions: &[Action]| {
+        let all = transfers_in(actions).into_iter();
+        all.filter(|t| t.to == at_dest()).collect::<Vec<_>>()
+    };
+    let early = to_dest(&hand.commits(&again[0], Some((0, MB)), 1));
+    assert_eq!(early, [], "what is read there is not exchanged");
+    let mut out = Vec::new();
+    for read in reads.iter().filter(|t| t.parts[0].part == made(1)) {
+        assert_eq!(out, []);
+        out = to_dest(&hand.brought(read, MB));
+    }
+    let out = out.pop().expect("it goes to its `dest` anew");
+    (hand, out)
 }
 
 /// The parts that are believed to lie at the `dest`.
@@ -94,7 +102,7 @@ fn believed(hand: &Hand) -> Vec<PartRef> {
 
 #[test]
 fn what_lies_at_a_dest_stays_while_it_is_written_anew_and_when_that_fails() {
-    let (mut hand, out, _) = renewed();
+    let (mut hand, out) = renewed();
     assert_eq!(believed(&hand), [made(1)]);
     let failed = hand.failed(out.id, FailureKind::Io);
     assert_eq!(runs_in(&failed), [], "nothing is lost");
@@ -105,15 +113,18 @@ fn what_lies_at_a_dest_stays_while_it_is_written_anew_and_when_that_fails() {
 }
 
 #[test]
-fn what_is_found_damaged_while_it_is_written_anew_is_made_again_only_if_that_fails() {
-    let (mut hand, out, reads) = renewed();
-    let found = all_find_damaged(&mut hand, &reads, made(1));
-    assert_eq!(runs_in(&found), [], "it may become whole");
+fn what_is_found_damaged_before_it_is_written_anew_is_made_again_and_goes_out_with_it() {
+    let (mut hand, reads) = delivered();
+    let mut again = runs_in(&all_find_damaged(&mut hand, &reads, made(0)));
+    again.extend(runs_in(&all_find_damaged(&mut hand, &reads, made(1))));
+    let instances: Vec<_> = again.iter().map(|run| run.instance).collect();
+    assert_eq!(instances, [instance(0, 0), instance(0, 1)]);
     assert_eq!(believed(&hand), []);
-    hand.failed(out.id, FailureKind::Io);
-    let again = runs_in(&hand.says(Event::Timer));
-    assert_eq!(again.len(), 1);
-    assert_eq!(again[0].instance, instance(0, 1));
+    assert_eq!(runs_in(&hand.commits(&again[0], Some((0, MB)), 1)), []);
+    let out = transfers_in(&hand.commits(&again[1], Some((0, MB)), 1));
+    let out = out.iter().find(|t| t.to == at_dest());
+    let parts = &out.expect("both go to the `dest`").parts;
+    assert!(parts.iter().all(|moved| moved.from != at_dest()) && parts.len() == 2);
 }
 
 #[test]

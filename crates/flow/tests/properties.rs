@@ -162,7 +162,7 @@ fn a_script_means_what_a_file_means() {
                 in = [\"raw:broadcast\"]\nout = [\"sum:single\"]\nretries = 2\nrestart = \"phx\"\ntier = \"pmem\"\n";
     let job = "nodes = 3\ntasks = 12\ncores = 8\nmemory = \"2 GiB\"\ngpus = 1\ntime = \"90m\"\n";
     let run = "run = 'cd \"$TARN_WORKFLOW_DIR\" && SLURM_SUBMIT_DIR=\"$TARN_WORKFLOW_DIR\" SLURM_JOB_NUM_NODES=3 \
-               SLURM_NTASKS=12 SLURM_CPUS_PER_TASK=2 /bin/sh a.sh'\n";
+               SLURM_NTASKS=12 SLURM_CPUS_PER_TASK=2 /bin/sh a.sh'\nenv = { SLURM_JOB_NAME = \"a.sh\" }\n";
     let file = answer(&format!("{keys}{job}{run}")).unwrap();
     let ours: String = keys.lines().map(|line| format!("#TARN {line}\n")).collect();
     let text = format!(

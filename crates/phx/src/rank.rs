@@ -116,6 +116,8 @@ pub struct Options {
     pub external: Option<ExternalStore>,
     /// What versions are sealed with, if they are.
     pub seal: Option<Arc<Sealing>>,
+    /// Whether a restart may leave out objects of its version, which later versions are without.
+    pub leaves_out: bool,
 }
 
 /// A store that outlives the nodes, and what goes there.

@@ -54,6 +54,7 @@ fn begin(folder: &Path, audit: bool) -> Rank<Folder, Folder> {
         enter: Arc::new(|| ()),
         external: None,
         seal: None,
+        leaves_out: false,
     };
     let tier = Folder::new(&folder.join("tier"), Arc::clone(&device)).unwrap();
     let memory = Folder::new(&folder.join("memory"), device).unwrap();

@@ -119,6 +119,7 @@ impl Cluster {
             audit: false,
             enter: Arc::new(|| ()),
             external: self.store.of(self.folder.path(), rank),
+            leaves_out: true,
             seal: self
                 .secret
                 .map(|secret| sealing(secret, seed as u64, self.clear)),

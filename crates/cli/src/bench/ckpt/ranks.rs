@@ -239,6 +239,7 @@ impl Does {
             audit: false,
             enter: Arc::new(|| ()),
             external: None,
+            leaves_out: false,
             seal: self.encrypt.then(sealing).transpose()?,
         };
         let tier = Folder::new(&node.join("tier"), Arc::new(device))?;
