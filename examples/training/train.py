@@ -134,6 +134,8 @@ class Nothing:
 def main(a):
     torch.set_num_threads(1)
     rank, ranks = number("RANK", "SLURM_PROCID"), number("WORLD_SIZE", "SLURM_NTASKS")
+    # Debian 13's PyTorch asks for libuv by default, and is built without it.
+    os.environ.setdefault("USE_LIBUV", "0")
     torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
     model, optimizer = network(a.width)
     step = torch.zeros(1, dtype=torch.int64)

@@ -4,7 +4,7 @@ use super::Input;
 use crate::site::Secrets;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Piece, Report, V
 const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Addresses of a node that are tried.
+const MAX_ADDRESSES: usize = 8;
 /// How long a node may take to say what it holds: workers of all its users look.
 const INVENTORY: Duration = Duration::from_secs(300);
 /// How often a node is asked what it draws.
@@ -184,13 +186,10 @@ impl About {
 
     /// One session, to its end. An error: it never began.
     fn session(&self, node: &str, session: u64) -> anyhow::Result<()> {
-        let address = (node, self.port)
+        let addresses = (node, self.port)
             .to_socket_addrs()
-            .with_context(|| format!("the name {node} is not known"))?
-            .next()
-            .context("it has no address")?;
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)
-            .with_context(|| format!("{address}: is `tarnd --site` running there?"))?;
+            .with_context(|| format!("the name {node} is not known"))?;
+        let stream = connect_first(addresses)?;
         let (secrets, changes) = {
             let kept = self.kept();
             (kept.secrets.all(), kept.changes)
@@ -325,5 +324,45 @@ fn write(writer: &mut Writer, queue: &Receiver<Command>) {
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+/// A connection to the first of a node's addresses that answers: its name may have one of IPv6 before the one where tarnd listens.
+///
+/// # Errors
+/// Why the last one did not, when none did.
+fn connect_first(addresses: impl Iterator<Item = SocketAddr>) -> anyhow::Result<TcpStream> {
+    let mut why = anyhow::anyhow!("it has no address");
+    for address in addresses.take(MAX_ADDRESSES) {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => {
+                why = anyhow::Error::from(e)
+                    .context(format!("{address}: is `tarnd --site` running there?"));
+            }
+        }
+    }
+    Err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_node_is_reached_by_the_first_of_its_addresses_that_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let answers = listener.local_addr().unwrap();
+        let closed = {
+            let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+            closed.local_addr().unwrap()
+        };
+        let stream = connect_first([closed, answers].into_iter()).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), answers);
+        let why = connect_first([closed].into_iter()).unwrap_err();
+        assert!(format!("{why:#}").contains(&closed.to_string()), "{why:#}");
+        let why = connect_first(std::iter::empty()).unwrap_err();
+        assert!(why.to_string().contains("no address"));
     }
 }

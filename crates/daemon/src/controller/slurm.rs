@@ -236,7 +236,11 @@ fn exclude_all(news: &Receiver<Vec<Waiting>>) {
     let mut unknown = excluding().unwrap_or_default();
     let mut began = Instant::now();
     let mut failed = false;
-    for jobs in news {
+    // Whose change Slurm has refused: the others come first, so that no job holds up those of others.
+    let mut refused: BTreeSet<Job> = BTreeSet::new();
+    for mut jobs in news {
+        refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
+        jobs.sort_by_key(|(job, ..)| refused.contains(job));
         held.look(&jobs.iter().map(|(job, ..)| *job).collect());
         if began.elapsed() >= LOOK_AGAIN {
             began = Instant::now();
@@ -262,6 +266,7 @@ fn exclude_all(news: &Receiver<Vec<Waiting>>) {
                 Ok(()) => {
                     failed = false;
                     unknown.remove(&job);
+                    refused.remove(&job);
                     now.insert(job, excluded);
                 }
                 Err(e) => {
@@ -269,6 +274,7 @@ fn exclude_all(news: &Receiver<Vec<Waiting>>) {
                         tracing::warn!("job {job} may get nodes without room: {e}");
                     }
                     (failed, is_down) = (true, true);
+                    refused.insert(job);
                     now.insert(job, before);
                 }
             }
