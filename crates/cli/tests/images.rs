@@ -444,9 +444,23 @@ fn kill_criu(child: &Child) {
             words.is_ok_and(|w| String::from_utf8_lossy(&w).contains("\0dump\0"))
         })
     };
-    until("CRIU", || {
-        criu().is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
-    });
+    // Stopped before that: what is ending already takes a signal without a trace.
+    until("CRIU", || criu().is_some_and(|pid| stop(pid)));
+    kill_process(criu().expect("CRIU, stopped"), Signal::KILL).expect("CRIU is killed");
+}
+
+/// Stops a process: false if it has ended before.
+fn stop(pid: Pid) -> bool {
+    let state = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    };
+    kill_process(pid, Signal::STOP).is_ok() && {
+        until("it stops or ends", || {
+            matches!(state(), None | Some('T' | 'Z' | 'X'))
+        });
+        state() == Some('T')
+    }
 }
 
 /// CRIU is gone while it holds the processes: whatever becomes of them, the result is right.

@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tarn_base::grant::{Grant, MAX_GRANTS};
 use tarn_dsa::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE, is_unit};
 use tarn_media::{Units, Using, clear_slots, reserve, unit_of};
@@ -21,6 +21,10 @@ use tarn_sys::lock::hold_alone;
 const HEADER: Range<u64> = 0..1;
 /// How long that is waited for: it is held for as long as room takes to be had.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a program that opens a partition waits for one that gives it another size: no longer than that takes.
+const RESIZING: Duration = Duration::from_secs(1);
+/// Between two looks at it.
+const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Who else has a partition open while this is done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,18 +147,28 @@ pub(crate) fn open(
         Others::Allowed => Some(FlockOperation::NonBlockingLockShared),
         Others::None => Some(FlockOperation::NonBlockingLockExclusive),
     };
-    lock.map_or(Ok(()), |lock| flock(&file, lock))
-        .map_err(|e| match (e, others) {
-            (Errno::WOULDBLOCK, Others::Allowed) => {
-                let text = format!("{} is being deleted or made smaller", path.display());
-                Refusal::new(Code::Busy, text)
+    let until = Instant::now() + RESIZING;
+    let locked = lock.map_or(Ok(()), |lock| {
+        loop {
+            match flock(&file, lock) {
+                Err(Errno::WOULDBLOCK) if others == Others::Allowed && Instant::now() < until => {
+                    std::thread::sleep(BETWEEN);
+                }
+                done => return done,
             }
-            (Errno::WOULDBLOCK, Others::None) => {
-                let text = format!("{} is open: close it everywhere first", path.display());
-                Refusal::new(Code::Busy, text)
-            }
-            (e, _) => refused("lock", &path)(e),
-        })?;
+        }
+    });
+    locked.map_err(|e| match (e, others) {
+        (Errno::WOULDBLOCK, Others::Allowed) => {
+            let text = format!("{} is being deleted or made smaller", path.display());
+            Refusal::new(Code::Busy, text)
+        }
+        (Errno::WOULDBLOCK, Others::None) => {
+            let text = format!("{} is open: close it everywhere first", path.display());
+            Refusal::new(Code::Busy, text)
+        }
+        (e, _) => refused("lock", &path)(e),
+    })?;
     let header = header(&file, &path)?;
     Ok((file, header))
 }

@@ -93,7 +93,9 @@ mod tests {
         let mut command = Command::new("sh");
         // The numbers are each other's, as far as they can be.
         let numbers = [two.as_raw_fd().max(3), one.as_raw_fd().max(3)];
-        let script = format!("echo one >&{}; echo two >&{}", numbers[0], numbers[1]);
+        // By their names: a shell may take one digit alone after `>&`.
+        let [one_is, two_is] = numbers;
+        let script = format!("echo one >/dev/fd/{one_is}; echo two >/dev/fd/{two_is}");
         let fds = vec![(numbers[0], one.into()), (numbers[1], two.into())];
         let handed = hand_over(&mut command, fds).unwrap();
         assert!(command.args(["-c", &script]).status().unwrap().success());

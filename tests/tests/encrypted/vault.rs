@@ -18,10 +18,12 @@ grep -rls -D skip WORD $places
 true"#;
 
 /// What processes of a user show of themselves to others: name of the file, and what is in it.
+/// What has ended has no memory any more, and anybody may open that.
 const SHOWN: &str = r#"
+has_memory() { cat "$1/statm" 2> /dev/null | grep -q '[1-9]'; }
 for p in /proc/[0-9]*; do
     [ "$(stat -c %U "$p" 2> /dev/null)" = alice ] || continue
-    for f in environ maps mem auxv; do cat "$p/$f" > /dev/null 2>&1 && echo "$p/$f"; done
+    for f in environ maps mem auxv; do (: < "$p/$f") 2> /dev/null && has_memory "$p" && echo "$p/$f"; done
     for f in root cwd fd map_files; do ls "$p/$f/" > /dev/null 2>&1 && echo "$p/$f"; done
 done
 true"#;
