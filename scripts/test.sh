@@ -48,29 +48,61 @@ next_of() {
     ) 9>> "$work/lock"
 }
 
-# lane NAME LIST...: runs the test programs in these files one after the other, as cargo does. All that a program says is shown when
-# it fails, and once more at the very end; else its count.
+# again FOLDER PROGRAM ON: the command that runs each test again that a program says has failed; the program whole, if it names none.
+again() {
+    local name=${2##*/} which test
+    name=${name%-*}
+    if [ -e "$1/tests/$name.rs" ] || [ -e "$1/tests/$name/main.rs" ]; then
+        which="--workspace --test $name"
+    else
+        which="-p $(sed -n 's/^name = "\(.*\)"$/\1/p' "$1/Cargo.toml" | head -n 1)"
+    fi
+    sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' | sort -u | { grep . || echo; } | while read -r test; do
+        echo "AGAIN$3: cargo test --locked $which${test:+ -- --exact $test}"
+    done
+}
+
+# lane NAME LIST...: runs the test programs in these files one after the other, as cargo does: how (a niceness, or the suite that it is run
+# on), its package's folder, the program, and of some which of its tests. All that a program says is shown when it fails, and once more at
+# the very end; else its count.
 lane() {
-    local nice folder program status=0 name=$1
+    local how folder program filter on command status=0 name=$1
     shift
-    while IFS=$'\t' read -r nice folder program < <(next_of "$@"); do
-        echo "     Running $program" > "$work/$name.one"
-        if (cd "$folder" && CARGO_MANIFEST_DIR=$folder exec nice -n "$nice" "$program" --show-output) < /dev/null >> "$work/$name.one" 2>&1; then
-            echo "${program##*/}: $(grep '^test result:' "$work/$name.one")"
+    while IFS=$'\t' read -r how folder program filter < <(next_of "$@"); do
+        case $how in
+            [0-9]*) on='' command=(nice -n "$how" env) ;;
+            *) on=" on $how" command=(scripts/suite.sh "$how" run) ;;
+        esac
+        echo "     Running $program $filter$on" > "$work/$name.one"
+        # shellcheck disable=SC2016,SC2086  # expanded inside; filters are words
+        if "${command[@]}" sh -c 'cd "$0" && CARGO_MANIFEST_DIR=$0 exec "$@"' "$folder" "$program" --show-output $filter \
+            < /dev/null >> "$work/$name.one" 2>&1 && { [ -z "$on" ] || grep -q '^test result: ok. [1-9]' "$work/$name.one"; }; then
+            echo "${program##*/}$on: $(grep '^test result:' "$work/$name.one")"
         else
             status=1
             cat "$work/$name.one"
-            { echo && echo "     Running $program" && sed -n '/^failures:$/,$p' "$work/$name.one" && tail -n 5 "$work/$name.one"; } >> "$work/failed"
+            { echo && echo "     Running $program $filter$on" && sed -n '/^failures:$/,$p' "$work/$name.one" && tail -n 5 "$work/$name.one"; } >> "$work/failed"
+            again "$folder" "$program" "$on" < "$work/$name.one" >> "$work/again"
         fi
         cat "$work/$name.one" >> "$work/$name.log"
     done
     return "$status"
 }
 
-# Runs all tests, adds up their counts, and keeps what tests say that could not be done here: such a test counts as passed. Those of
-# clusters wait most of the time: two of them run at once, the longest first, beside one of the others, which makes way for them.
+# count WHERE LOG...: adds up what these say, and keeps what tests say that could not be done there: such a test counts as passed.
+count() {
+    local where=$1 ok bad left skips
+    shift
+    read -r ok bad left < <(cat "$@" | awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }')
+    passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + left))
+    mapfile -t skips < <(cat "$@" | grep -a '^SKIPPED: ' | sort | uniq -c)
+    skipped+=("${skips[@]/%/$where}")
+}
+
+# Runs all tests. Those of clusters wait most of the time: two of them run at once, the longest first, beside one of the others, which
+# makes way for them.
 cargo_tests() {
-    local status=0 ok bad left
+    local status=0
     programs > "$work/programs" || return 1
     for long in 'site-' 'allocation-' ''; do
         grep "^$PWD/tests"$'\t' "$work/programs" | grep "/${long}[^/]*\$" | sed 's/^/0\t/' >> "$work/all-clusters"
@@ -78,29 +110,26 @@ cargo_tests() {
     awk '!seen[$0]++' "$work/all-clusters" > "$work/clusters"
     grep -v "^$PWD/tests"$'\t' "$work/programs" | sed 's/^/5\t/' > "$work/others"
     [ -s "$work/clusters" ] && [ -s "$work/others" ] || return 1
-    export -f lane next_of suite_lane
+    export -f again lane next_of
     export work
     # By xargs, as what bash itself starts beside others takes no interrupt.
     printf '%s\n' "one clusters others" "two clusters others" "three others clusters" | xargs -P 3 -I % bash -c 'lane %' || status=1
     cargo test --workspace --locked --no-fail-fast --doc 2>&1 | tee "$work/doc.log" || status=1
-    cat "$work"/*.log > "$work/log"
-    read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$work/log")
-    passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + left))
-    mapfile -t skipped < <(grep '^SKIPPED: ' "$work/log" | sort | uniq -c)
+    count '' "$work"/*.log
     return "$status"
 }
 
 # clusters_on SUITE NAME...: of each test program with this name, or of `PROGRAM:FILTER` the tests that this names, on another Debian; the
 # programs are those that were built here.
 clusters_on() {
-    local suite=$1 wanted name filter program status=0 ok bad left skips
+    local suite=$1 wanted name filter program status=0
     shift
-    scripts/suite.sh "$suite" prepare cluster > "$work/$suite.log" 2>&1 || status=$?
+    scripts/suite.sh "$suite" prepare cluster > "$work/$suite.made" 2>&1 || status=$?
     if [ "$status" -eq 3 ]; then
-        skipped+=("clusters on Debian $suite: $(tail -n 1 "$work/$suite.log")")
+        skipped+=("clusters on Debian $suite: $(tail -n 1 "$work/$suite.made")")
         return
     elif [ "$status" -ne 0 ]; then
-        tail -n 30 "$work/$suite.log"
+        tail -n 30 "$work/$suite.made"
         return 1
     fi
     for wanted; do
@@ -108,33 +137,11 @@ clusters_on() {
         [ "$name" = "$wanted" ] || filter=${wanted#*:}
         program=$(awk -F '\t' -v folder="$PWD/tests" -v name="/$name-[0-9a-f]+$" '$1 == folder && $2 ~ name { print $2 }' "$work/programs")
         [ -n "$program" ] || { echo "there is no test program $name"; status=1; continue; }
-        echo "$PWD/tests"$'\t'"$program"$'\t'"$filter" >> "$work/$suite.list"
+        printf '%s\t' "$suite" "$PWD/tests" "$program" >> "$work/$suite.list"
+        echo "$filter" >> "$work/$suite.list"
     done
-    export suite
-    printf '%s\n' one two | xargs -P 2 -I % bash -c 'suite_lane %' || status=1
-    read -r ok bad left < <(awk '/^test result:/ { ok += $4; bad += $6; left += $8 } END { print ok + 0, bad + 0, left + 0 }' "$work/$suite.tested")
-    passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + left))
-    mapfile -t skips < <(grep -a '^SKIPPED: ' "$work/$suite.tested" | sort | uniq -c)
-    skipped+=("${skips[@]/%/ (on $suite)}")
-    return "$status"
-}
-
-# suite_lane NAME: takes from the list as `lane` does.
-suite_lane() {
-    local folder program filter status=0 name=$suite-$1
-    while IFS=$'\t' read -r folder program filter < <(next_of "$suite.list"); do
-        echo "     Running $program $filter on $suite" > "$work/$name.one"
-        # shellcheck disable=SC2016,SC2086  # expanded inside; filters are words
-        if scripts/suite.sh "$suite" run sh -c 'cd "$0" && CARGO_MANIFEST_DIR=$0 exec "$@"' "$folder" "$program" --show-output $filter \
-            < /dev/null >> "$work/$name.one" 2>&1 && grep -q '^test result: ok. [1-9]' "$work/$name.one"; then
-            echo "${program##*/} on $suite: $(grep '^test result:' "$work/$name.one")"
-        else
-            status=1
-            cat "$work/$name.one"
-            { echo && echo "     Running $program $filter on $suite" && sed -n '/^failures:$/,$p' "$work/$name.one" && tail -n 5 "$work/$name.one"; } >> "$work/failed"
-        fi
-        cat "$work/$name.one" >> "$work/$suite.tested"
-    done
+    printf '%s\n' one two | xargs -P 2 -I % bash -c "lane $suite-% $suite.list" || status=1
+    count " (on $suite)" "$work/$suite"-*.log
     return "$status"
 }
 
@@ -162,7 +169,7 @@ c_sources() {
 
 # What differs most between the versions of Slurm and MPI: 12 minutes of it (docs/stacks.md); `make soak` has all.
 on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes site:jobs::three_jobs site:bad_days::an_array site:bad_days::features
-    site:submit:: slurm_spank)
+    site:submit:: slurm_modes slurm_spank)
 started=$SECONDS
 check "format" cargo fmt --all --check
 check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
@@ -178,6 +185,7 @@ check "montage: tarn gives what the plain shell gives" scripts/montage-check.sh
 [ ! -s "$work/failed" ] || tail -n 300 "$work/failed"
 for line in "${skipped[@]}"; do echo "NOT TESTED HERE: $line" >&2; done
 for name in "${failures[@]}"; do echo "FAILED: $name" >&2; done
+[ ! -s "$work/again" ] || cat "$work/again" >&2
 result=ok
 [ "$failed" -eq 0 ] || result=FAILED
 echo "test result: $result. $passed passed; $failed failed; $ignored ignored; 0 measured; 0 filtered out; finished in $((SECONDS - started)).00s"
