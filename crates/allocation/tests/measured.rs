@@ -11,6 +11,9 @@ use tarn_base::cluster::Cluster;
 use tarn_base::nodes::{Look, Sight};
 use tarn_proto::node::{self, Answer, Call, VERSION};
 
+/// What measuring one link takes.
+const LINK: Duration = Duration::from_millis(50);
+
 type Says = Box<dyn Fn(&Call) -> Option<Answer> + Send + Sync>;
 
 struct One(Says);
@@ -181,7 +184,7 @@ fn ring(
                         assert!(busy.insert(one.clone()), "{one} does two things at once");
                     }
                 }
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(LINK);
                 busy.lock().unwrap().retain(|one| !both.contains(one));
                 Some(rate(n).map_or_else(Answer::Failed, Answer::Rate))
             })
@@ -209,7 +212,7 @@ fn links_are_measured_in_rounds_and_the_median_is_taken() {
     // As long as three rounds take, not as long as 64 links do.
     let began = Instant::now();
     let (between, cluster) = ring(63, |_| Ok(700));
-    assert!(began.elapsed() < Duration::from_millis(500));
+    assert!(began.elapsed() < 63 * LINK);
     assert_eq!(between.len(), 63);
     // A copy is no faster than the tiers at its ends.
     assert_eq!((cluster.peer.read, cluster.peer.write), (700, 500));
