@@ -1,6 +1,8 @@
 //! `tarn data get --from`: an object goes from one node's store to another's by their tarnds.
 
-use std::net::TcpListener;
+#[path = "../../crates/ranks/tests/common/ports.rs"]
+mod ports;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -43,8 +45,7 @@ fn node(name: &str, folder: &Path) -> Node {
 fn an_object_is_got_from_another_node() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let [a, b] = listeners.map(|l| l.local_addr().unwrap().port());
+    let [a, b] = [(); 2].map(|()| ports::free_port());
     let peers = format!(
         "key = \"{}\"\n[nodes.a]\naddress = \"127.0.0.1:{a}\"\n[nodes.b]\naddress = \"127.0.0.1:{b}\"\n",
         "5a".repeat(32)

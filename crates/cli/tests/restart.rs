@@ -3,11 +3,13 @@
 mod common;
 #[path = "../../libtarn/tests/common/mod.rs"]
 mod linked;
+#[path = "../../ranks/tests/common/ports.rs"]
+mod ports;
 
 use common::{Ran, Site, send, until};
+use ports::free_port;
 use rustix::process::Signal;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 /// A site whose step `add` runs the program with these arguments.
@@ -144,9 +146,7 @@ fn a_run_that_is_killed_and_resumed_goes_on_from_the_newest_version() {
 /// Of each version, each of the two nodes has one rank.
 #[test]
 fn a_step_of_several_nodes_goes_on_from_what_they_have_together() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("its address").port();
-    drop(free);
+    let port = free_port();
     let key = "7".repeat(64);
     let site = Site::new(&format!(
         r#"

@@ -2,7 +2,10 @@
 //! They reach each other by streams, or by windows of libfabric.
 #![allow(dead_code)]
 
-use std::net::TcpListener;
+#[path = "../../../ranks/tests/common/ports.rs"]
+mod ports;
+
+use ports::free_port;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -156,8 +159,7 @@ pub(crate) fn pair() -> [Node; 2] {
 }
 
 fn pair_with(options: &'static [&'static str]) -> [Node; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let [a, b] = listeners.map(|listener| listener.local_addr().unwrap());
+    let [a, b] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
     let peers = format!(
         "key = \"{}\"\n[nodes.a]\naddress = \"{a}\"\n[nodes.b]\naddress = \"{b}\"\n",
         "5a".repeat(32)

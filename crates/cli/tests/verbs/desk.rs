@@ -1,9 +1,12 @@
 //! A folder of devices, the plug-in, and pairs of programs.
 
+#[path = "../../../ranks/tests/common/ports.rs"]
+mod ports;
+
 use crate::linked::{library, said, source};
+use ports::free_port;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -133,14 +136,6 @@ impl Desk {
         assert!(output.status.success(), "{program} {options:?}: {text}");
         [text, client]
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("[::]:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 /// Whether somebody listens there, whom a connection would disturb.

@@ -1,8 +1,10 @@
 //! A tarnd in a folder of its own, which ends with the test. Each test program uses some of it.
 #![allow(dead_code)]
 
+#[path = "../../../ranks/tests/common/ports.rs"]
+mod free;
+
 use std::io::Read;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -166,10 +168,9 @@ impl Drop for Daemon {
 /// A key of peers.
 pub(crate) const KEY: &str = "5f1d0e2c3b4a59687786958493a2b1c05f1d0e2c3b4a59687786958493a2b1c0";
 
-/// Ports that were free a moment ago.
+/// Ports that nobody has.
 pub(crate) fn ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|l| l.local_addr().unwrap().port())
+    [(); N].map(|()| free::free_port())
 }
 
 /// A file of peers; what stands after each address is its entry's rest.

@@ -1,8 +1,12 @@
 //! A real `tarnd --site`, and the controller's side of a session with it.
 
+#[path = "../../../ranks/tests/common/ports.rs"]
+mod ports;
+
 use crate::munged::Daemon;
+use ports::free_port;
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
@@ -41,11 +45,6 @@ pub(crate) struct Session {
     pub(crate) is_behind: bool,
     /// Its stores with names.
     pub(crate) stores: Vec<Store>,
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// `None`, said loudly, where it cannot be tried.

@@ -1,7 +1,8 @@
 //! Programs whose ranks are threads of a test.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
-use std::net::TcpListener;
+mod ports;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,10 +47,9 @@ pub(crate) fn there(folder: &Path, meet: &str, rank: u32, ranks: u32) -> Options
     }
 }
 
-/// A port that nobody has.
+/// An address that nobody has.
 pub(crate) fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", ports::free_port())
 }
 
 /// Lets each do its part on a thread of its own.
