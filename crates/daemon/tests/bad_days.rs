@@ -122,12 +122,13 @@ fn all_connections_taken() {
     assert_eq!(code(&run(&a.client(), copy(a.outside("f"), there))), None);
     let leaving = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
+        let left = Instant::now();
         drop(crowd);
+        left
     });
-    let began = Instant::now();
     Client::connect(&b.socket(), None).unwrap();
-    assert!(began.elapsed() >= Duration::from_millis(250));
-    leaving.join().unwrap();
+    let came = Instant::now();
+    assert!(leaving.join().unwrap() <= came);
 }
 
 /// Without a descriptor for another connection tarnd neither spins nor ends, and goes on when there are some again.
@@ -190,28 +191,23 @@ fn a_program_that_never_reads() {
     );
     let tasks = Request::Submit(vec![TaskSpec::new(Kind::Nothing); MAX_BATCH]);
     let request = packet(&tasks);
-    let mut sent = 0;
-    let stuck = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < stuck {
-        match rustix::net::send(&fd, &request, SendFlags::DONTWAIT) {
-            Ok(_) => sent += 1,
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-    // Some hundred replies fit into the socket and the bound; then nothing more was taken.
-    assert!(sent > 10 && sent < 5000, "{sent} requests");
+    // Some hundred replies fit into the socket and the bound; then nothing more is taken, though others are answered and all that
+    // was taken is done. What was sent beyond the bound stays in the socket.
     let client = daemon.client();
-    // What was taken is done, however busy the machine is; what was sent beyond the bound stays in the socket.
-    let end = Instant::now() + LONG;
-    let mut done = client.stats().unwrap().done;
-    loop {
-        std::thread::sleep(Duration::from_millis(300));
-        let now = client.stats().unwrap().done;
-        if std::mem::replace(&mut done, now) == now {
-            break;
+    let end = Instant::now() + 2 * LONG;
+    let (mut sent, mut done, mut quiet) = (0, 0, 0);
+    while quiet < 4 {
+        let before = (sent, done);
+        while rustix::net::send(&fd, &request, SendFlags::DONTWAIT).is_ok() {
+            sent += 1;
+            assert!(sent < 5000, "it takes all");
         }
-        assert!(Instant::now() < end, "it goes on: {now} tasks are done");
+        done = client.stats().unwrap().done;
+        quiet = if before == (sent, done) { quiet + 1 } else { 0 };
+        assert!(Instant::now() < end, "it goes on: {sent} requests");
+        std::thread::sleep(Duration::from_millis(300));
     }
+    assert!(sent > 10, "{sent} requests");
     assert!(done < (sent * MAX_BATCH) as u64, "all of {sent} requests");
     assert!(memory_of(daemon.pid()) < 60 << 20);
     // Once it reads, it is served again.
@@ -305,7 +301,10 @@ fn a_client_killed_in_the_middle() {
     }
     assert!(read(&daemon.path("out/dump")) == vec![0; 4_000_000]);
     let client = daemon.client();
-    assert_eq!(client.stats().unwrap().connections, 1);
+    while client.stats().unwrap().connections > 1 {
+        assert!(Instant::now() < until, "it is taken for alive");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// `kill -9` with durable tasks under way: the next tarnd goes on with them, under their ids; a copy goes on from
@@ -420,21 +419,20 @@ fn killed_again_and_again() {
 fn terminated_with_tasks_under_way() {
     let mut daemon = Daemon::start(&["--external-rate", "2 MB/s"]);
     let client = daemon.client();
-    std::fs::write(daemon.path("big"), content(3_000_000, 5)).unwrap();
+    std::fs::write(daemon.path("big"), content(5_000_000, 5)).unwrap();
     let task = |to: &str, durable| TaskSpec {
         durable,
         ..copy(daemon.outside("big"), fast(to))
     };
     let kept = submit(&client, task("kept", true)).unwrap();
     submit(&client, task("lost", false)).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
-    let began = Instant::now();
+    let until = Instant::now() + LONG;
+    while client.stats().unwrap().running < 2 {
+        assert!(Instant::now() < until, "they do not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert!(daemon.terminate().success());
-    assert!(
-        began.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(!daemon.path("fast/kept").exists(), "it has waited for them");
     let lost = client.wait(&[kept], Until::All, Some(LONG)).unwrap_err();
     assert_eq!(lost.code, Code::Lost);
     daemon.again();
@@ -448,10 +446,14 @@ fn the_source_vanishes_or_changes() {
     let client = daemon.client();
     std::fs::create_dir(daemon.path("in")).unwrap();
     for n in 0..3 {
-        std::fs::write(daemon.path(&format!("in/{n}")), content(1_500_000, n)).unwrap();
+        std::fs::write(daemon.path(&format!("in/{n}")), content(5_000_000, n)).unwrap();
     }
     let id = submit(&client, copy(daemon.outside("in"), fast("in"))).unwrap();
-    std::thread::sleep(Duration::from_millis(150));
+    let until = Instant::now() + LONG;
+    while client.status(&[id]).unwrap()[0].done == 0 {
+        assert!(Instant::now() < until, "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     for n in 0..3 {
         std::fs::write(daemon.path(&format!("in/{n}")), b"shorter").unwrap();
     }
@@ -571,7 +573,6 @@ fn idle_it_sleeps() {
         ..copy(daemon.outside("f"), fast("durable"))
     };
     assert_eq!(code(&run(&client, task)), None);
-    std::thread::sleep(Duration::from_millis(200));
     let switches = || -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
         tasks
@@ -584,13 +585,17 @@ fn idle_it_sleeps() {
             })
             .sum()
     };
-    let before = switches();
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(
-        switches() - before,
-        0,
-        "context switches in 2 s of idleness"
-    );
+    // What it has begun ends sooner or later, as the machine is busy or not; then it sleeps on.
+    let until = Instant::now() + LONG;
+    let mut before = switches();
+    loop {
+        std::thread::sleep(Duration::from_secs(2));
+        let now = switches();
+        if std::mem::replace(&mut before, now) == now {
+            break;
+        }
+        assert!(Instant::now() < until, "it never sleeps for 2 s");
+    }
     let memory = memory_of(daemon.pid());
     assert!(memory < 8 << 20, "{memory} bytes of memory");
 }
