@@ -63,9 +63,17 @@ impl Site {
             Why::Check(part, proof) => {
                 // Meanwhile nobody may need it any more.
                 let known = self.version(&VersionId::of(&part));
-                if known.is_some_and(|v| v.parts.get(&part.part) == Some(&proof)) {
-                    self.place((&node, &ordered.store), &part, room(&proof));
-                    self.jobs_that_wait();
+                let is_known = known.is_some_and(|v| v.parts.get(&part.part) == Some(&proof));
+                // An older node says that it is whole, not what it is.
+                let is_same = proven.is_none_or(|(found, _)| found == proof);
+                match is_known {
+                    true if is_same => {
+                        self.place((&node, &ordered.store), &part, room(&proof));
+                        self.jobs_that_wait();
+                    }
+                    // It has become another since the node told of it.
+                    true => self.doom_copy((&node, &ordered.store), &part),
+                    false => {}
                 }
             }
             Why::Move(part) => self.moved(&node, &part),

@@ -50,6 +50,7 @@ impl Site {
                 store,
                 job: id,
                 dataset: dataset.clone(),
+                hashes: self.hashes_of(&parts),
                 parts: parts.clone(),
                 memory: self.memory_for(job, node, &reads.version),
             };

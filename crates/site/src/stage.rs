@@ -4,6 +4,7 @@
 use crate::lift::{For, Space};
 use crate::state::{JobState, Node, Phase, Reads, Site, Step, VersionId, VersionState, Why, room};
 use std::path::Path;
+use tarn_base::hash::Hash;
 use tarn_base::units::{Nanos, SECOND};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held, Job, Order, Origin, Owner, Part, Peer, Proof, Said, Work};
@@ -270,6 +271,7 @@ impl Site {
         }
         for makes in &job.makes {
             let parts = makes.from.as_ref().map(|v| self.parts_of(v));
+            let parts = parts.unwrap_or_default();
             for node in job.writers(makes) {
                 let dataset = makes.version.dataset.clone();
                 let step = Step::Prepare(dataset.clone());
@@ -290,7 +292,8 @@ impl Site {
                     store: self.written_in(id, node, &dataset),
                     job: id,
                     dataset,
-                    parts: parts.clone().unwrap_or_default(),
+                    hashes: self.hashes_of(&parts),
+                    parts: parts.clone(),
                     memory: self.memory_for(job, node, &makes.version),
                 };
                 let order = do_as(job, work);
@@ -344,6 +347,15 @@ impl Site {
         let known = self.version(version);
         let parts = known.into_iter().flat_map(|v| v.parts.keys());
         parts.map(|part| version.part(*part)).collect()
+    }
+
+    /// What each of these holds, as it was published.
+    pub(crate) fn hashes_of(&self, parts: &[Part]) -> Vec<Hash> {
+        let of = |part: &Part| {
+            let known = self.version(&VersionId::of(part))?;
+            known.parts.get(&part.part).map(|proof| proof.hash)
+        };
+        parts.iter().filter_map(of).collect()
     }
 
     /// Sees to it that a version is on all nodes that read it.

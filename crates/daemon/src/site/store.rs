@@ -8,9 +8,11 @@ mod moves;
 mod outside;
 mod places;
 mod projects;
+mod published;
 mod sealed;
 mod shared;
 
+use published::{Published, not_it};
 use sealed::Which;
 
 use super::keys::{UserKeys, WrappingKeys};
@@ -194,20 +196,24 @@ impl Store {
                 job,
                 dataset,
                 parts,
+                hashes,
                 memory,
                 store,
             } => {
                 let is_in = (&store[..], memory.is_some());
+                let parts = Published::all(parts, hashes)?;
                 self.prepare((job, &dataset), &parts, is_in, control)
             }
             Work::View {
                 job,
                 dataset,
                 parts,
+                hashes,
                 memory,
                 store,
             } => {
                 let is_in = (&store[..], memory.is_some());
+                let parts = Published::all(parts, hashes)?;
                 self.view((job, &dataset), &parts, is_in, control)
             }
             Work::Lend {
@@ -311,8 +317,9 @@ impl Store {
         if held.stat()?.is_some() {
             if let Ok((_, there)) = self.manifest_in(&held, held.name())
                 && proof.is_none_or(|proof| *proof == there)
-                // What an earlier order left in clear, which nobody knew of, is not what is to be sealed.
-                && (!seal || there.sealed)
+                // What an earlier order left in clear, which nobody knew of, is not what is to be sealed. Nor is what is sealed taken for the
+                // source as long as nobody knows of it: its key is of the part, not of what lies outside, and may be an older one's.
+                && (!seal || there.sealed && proof.is_some())
             {
                 if let Origin::Outside(path) = from {
                     self.check_source(path, &there, control)?;
@@ -405,7 +412,7 @@ impl Store {
     fn prepare(
         &self,
         (job, dataset): (Job, &str),
-        parts: &[Part],
+        parts: &[Published],
         (store, in_memory): (&str, bool),
         control: &Control,
     ) -> Result<Worked, Refusal> {
@@ -442,7 +449,7 @@ impl Store {
     fn view(
         &self,
         (job, dataset): (Job, &str),
-        parts: &[Part],
+        parts: &[Published],
         (store, in_memory): (&str, bool),
         control: &Control,
     ) -> Result<Worked, Refusal> {
@@ -469,12 +476,13 @@ impl Store {
     fn trees_of(
         &self,
         root: Option<&Path>,
-        parts: &[Part],
+        parts: &[Published],
         control: &Control,
     ) -> Result<Roots, Refusal> {
-        let root = |part: &Part| {
+        let root = |published: &Published| {
+            let part = &published.part;
             let root = root.unwrap_or_else(|| self.where_is(part));
-            let (held, manifest, proof) = self.manifest_at(root, part)?;
+            let (held, manifest, proof) = self.published_at(root, published)?;
             match proof.sealed {
                 false => {
                     self.check_if_changed(part, (&held, &manifest), control)?;
@@ -505,15 +513,17 @@ impl Store {
         };
         let held = self.part(root, part, true)?;
         if held.stat()?.is_some() {
-            let (_, proof) = self.manifest_in(&held, held.name())?;
-            if proof.sealed || !sealed {
+            let found = self.manifest_in(&held, held.name());
+            // What is sealed was made of a folder that goes then. While that is there, it is something else: what an earlier order left in
+            // clear, which nobody knew of, or an older part that was put here.
+            if !sealed || !self.is_in_memory(job, part)? {
+                let (_, proof) = found?;
                 return Ok(Worked::Proven { proof, moved: 0 });
             }
-            // What an earlier order left in clear, which nobody knew of, is not what is to be sealed.
             self.discard(&held)?;
         }
         if sealed {
-            let from = self.of_job(job, Which::Written, &part.dataset, (None, false))?;
+            let from = self.written_in_memory(job, part)?;
             if from.stat()?.is_none() {
                 return Err(from.missing());
             }
@@ -576,14 +586,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    fn check(&self, (part, root): (&Part, &Path), control: &Control) -> Result<Worked, Refusal> {
-        let (held, manifest, _) = self.manifest_at(root, part)?;
-        let tree = held.path_of(&[held.name(), b"/tree"].concat());
-        let same = self.mover.verify(&tree, &manifest, control);
-        same.map_err(|e| told(&e, &[&held]))?;
-        Ok(Worked::Done)
     }
 
     fn remove(&self, thing: &Thing) -> Result<(), Refusal> {

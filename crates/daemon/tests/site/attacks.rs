@@ -97,6 +97,7 @@ fn attack_a_worker_touches_nothing_of_another_user() {
         publish(BOB, 5, "x", 2),
         fetch(BOB, "y", Path::new("/etc/hostname")),
         Work::View {
+            hashes: Vec::new(),
             store: String::new(),
             memory: None,
             job: 6,
@@ -104,6 +105,7 @@ fn attack_a_worker_touches_nothing_of_another_user() {
             parts: vec![bobs()],
         },
         Work::Prepare {
+            hashes: Vec::new(),
             store: String::new(),
             memory: None,
             job: 6,

@@ -324,6 +324,7 @@ fn attack_very_deep_folders_go_and_hold_up_nobody() {
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
     let in_memory = Work::Prepare {
+        hashes: Vec::new(),
         store: String::new(),
         job: 17,
         dataset: "x".into(),

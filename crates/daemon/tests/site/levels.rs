@@ -119,7 +119,7 @@ fn moves(dataset: &str, (from, to): (&str, &str), proof: &Proof, keep: bool) -> 
 }
 
 fn check(session: &mut Session, dataset: &str, store: &str) {
-    session.done(ALICE, Work::CheckIn(part(ALICE, dataset, 0), store.into()));
+    session.proven(ALICE, Work::CheckIn(part(ALICE, dataset, 0), store.into()));
 }
 
 /// Where a node says that a dataset lies.
@@ -226,6 +226,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
     session.done(
         ALICE,
         Work::View {
+            hashes: Vec::new(),
             store: "slow".into(),
             memory: None,
             job: 5,
@@ -237,6 +238,7 @@ fn what_lies_in_another_store_is_served_merged_and_let_in_from_there() {
     session.done(
         ALICE,
         Work::Prepare {
+            hashes: Vec::new(),
             store: "fast".into(),
             memory: None,
             job: 5,

@@ -378,6 +378,7 @@ pub(crate) fn fetch(user: Uid, dataset: &str, from: &Path) -> Work {
 
 pub(crate) fn prepare(job: Job, dataset: &str) -> Work {
     Work::Prepare {
+        hashes: Vec::new(),
         store: String::new(),
         memory: None,
         job,

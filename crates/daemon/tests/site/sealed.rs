@@ -32,6 +32,7 @@ fn fetch_sealed(user: Uid, dataset: &str, from: &Path) -> Work {
 
 fn view(job: Job, parts: Vec<Part>, memory: Option<u64>) -> Work {
     Work::View {
+        hashes: Vec::new(),
         store: String::new(),
         job,
         dataset: parts[0].dataset.clone(),
@@ -42,6 +43,7 @@ fn view(job: Job, parts: Vec<Part>, memory: Option<u64>) -> Work {
 
 fn write_anew(job: Job, dataset: &str, parts: Vec<Part>) -> Work {
     Work::Prepare {
+        hashes: Vec::new(),
         store: String::new(),
         job,
         dataset: dataset.into(),
@@ -99,10 +101,20 @@ fn what_was_left_in_clear_is_not_taken_for_what_is_sealed() {
     let (proof, moved) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &from));
     assert!(proof.sealed && moved > 0);
     assert!(!holds(&node.path("store"), "alice knows"));
-    assert_eq!(
-        session.proven(ALICE, fetch_sealed(ALICE, "mesh", &from)),
-        (proof, 0)
-    );
+    let known = Some(proof.clone());
+    let again = match fetch_sealed(ALICE, "mesh", &from) {
+        Work::Fetch {
+            part, from, store, ..
+        } => Work::Fetch {
+            part,
+            from,
+            proof: known,
+            sealed: true,
+            store,
+        },
+        other => other,
+    };
+    assert_eq!(session.proven(ALICE, again), (proof, 0));
     // Nor is it for what a job has made, of a number that was given once more.
     session.proven(ALICE, fetch(ALICE, "made", &from));
     session.done(ALICE, write_anew(JOB, "made", Vec::new()));
@@ -176,6 +188,7 @@ fn attack_what_is_encrypted_is_not_put_into_the_clear_nor_reached_by_a_path() {
     let (code, why) = session.refused(ALICE, view(JOB, parts.clone(), None));
     assert_eq!(code, Code::Denied, "{why}");
     let plain = Work::Prepare {
+        hashes: Vec::new(),
         store: String::new(),
         job: JOB,
         dataset: "mesh".into(),
@@ -274,6 +287,123 @@ fn attack_what_was_changed_on_the_tier_is_not_believed() {
     session.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
 }
 
+/// Who can write the store, or the medium below it, has kept a part that was there under the same name: valid in itself, with its own key.
+#[test]
+fn attack_an_older_part_that_was_put_back_is_not_believed() {
+    let Some(daemon) = site() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let folder = source(&node);
+    let mesh = || part(ALICE, "mesh", 0);
+    let remove = || Work::Remove(vec![Held::Part(mesh())]);
+    let (older, _) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &folder));
+    let kept = node.path("kept");
+    let copy = |from: &Path, to: &Path| {
+        let copied = Process::new("cp").arg("-aT").args([from, to]).status();
+        assert!(copied.unwrap().success());
+    };
+    copy(&in_store(&node, "mesh", ""), &kept);
+    session.done(ALICE, remove());
+    fs::write(folder.join("a"), "newer").unwrap();
+    let (newer, _) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &folder));
+    assert_ne!(older.hash, newer.hash);
+    let roll_back = |dataset: &str| {
+        let at = in_store(&node, dataset, "");
+        fs::remove_dir_all(&at).unwrap();
+        copy(&kept, &at);
+    };
+    roll_back("mesh");
+
+    // It opens by itself, so nothing but what was published tells it apart.
+    session.done(ALICE, view(16, vec![mesh()], MEMORY));
+    let read = Work::View {
+        hashes: vec![newer.hash],
+        store: String::new(),
+        job: JOB,
+        dataset: "mesh".into(),
+        parts: vec![mesh()],
+        memory: MEMORY,
+    };
+    let change = Work::Prepare {
+        hashes: vec![newer.hash],
+        store: String::new(),
+        job: JOB,
+        dataset: "mesh".into(),
+        parts: vec![mesh()],
+        memory: MEMORY,
+    };
+    let out = node.path("outside/out");
+    fs::create_dir(&out).unwrap();
+    chown(&out, Some(ALICE), Some(ALICE)).unwrap();
+    let send = Work::Send {
+        parts: vec![(mesh(), None, newer.clone())],
+        dest: out.join("result"),
+        owner: String::new(),
+    };
+    for work in [read, change, send] {
+        let (code, why) = session.refused(ALICE, work);
+        assert_eq!(code, Code::Corrupt, "{why}");
+        assert!(why.contains("is not what was published"), "{why}");
+    }
+    assert!(!clear(&node, "v/mesh").exists() && !clear(&node, "w/mesh").exists());
+    assert!(!out.join("result").exists());
+    // Who reads it again, and an inventory, say which one it is.
+    assert_eq!(session.proven(ALICE, Work::Check(mesh())).0, older);
+    drop(session);
+    let mut session = node.begin(&daemon);
+    assert!(
+        session
+            .holds
+            .iter()
+            .any(|(_, h)| h.proof == Some(older.clone()))
+    );
+
+    // A source is read anew, not taken from what lies there and nobody knows of, whatever stands beside that.
+    let print = newer.origin.unwrap().to_string();
+    fs::write(in_store(&node, "mesh", "source"), print).unwrap();
+    let (again, moved) = session.proven(ALICE, fetch_sealed(ALICE, "mesh", &folder));
+    assert!(moved > 0 && again.hash != older.hash);
+    session.done(ALICE, view(JOB, vec![mesh()], MEMORY));
+    assert_eq!(
+        fs::read_to_string(clear(&node, "v/mesh/a")).unwrap(),
+        "newer"
+    );
+}
+
+/// A job that begins again makes the same version once more: what an earlier try has made is put there before it publishes.
+#[test]
+fn attack_an_older_part_is_not_published_in_place_of_what_was_made() {
+    let Some(daemon) = site() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let make = |session: &mut Session, content: &str| {
+        session.done(ALICE, write_anew(JOB, "made", Vec::new()));
+        let file = clear(&node, "w/made/m");
+        fs::write(&file, content).unwrap();
+        chown(&file, Some(ALICE), Some(ALICE)).unwrap();
+    };
+    make(&mut session, "older");
+    let (older, _) = session.proven(ALICE, publish_sealed("made", 0));
+    make(&mut session, "newer");
+    let (newer, _) = session.proven(ALICE, publish_sealed("made", 0));
+    assert_ne!(older.hash, newer.hash);
+    let read = Work::View {
+        hashes: vec![newer.hash],
+        store: String::new(),
+        job: JOB,
+        dataset: "made".into(),
+        parts: vec![part(ALICE, "made", 0)],
+        memory: MEMORY,
+    };
+    session.done(ALICE, read);
+    assert_eq!(
+        fs::read_to_string(clear(&node, "v/made/m")).unwrap(),
+        "newer"
+    );
+    // Asked for once more, with nothing left to be made of, it is there.
+    assert_eq!(session.proven(ALICE, publish_sealed("made", 0)).0, newer);
+}
+
 #[test]
 fn it_goes_from_node_to_node_as_it_lies() {
     let Some(daemon) = site() else { return };
@@ -294,7 +424,10 @@ fn it_goes_from_node_to_node_as_it_lies() {
     };
     assert_eq!(second.proven(ALICE, fetch.clone()).0, proof);
     assert!(!holds(&two.path("store"), "alice knows"));
-    second.done(ALICE, Work::Check(part(ALICE, "mesh", 0)));
+    assert_eq!(
+        second.proven(ALICE, Work::Check(part(ALICE, "mesh", 0))).0,
+        proof
+    );
     second.done(ALICE, view(JOB, vec![part(ALICE, "mesh", 0)], MEMORY));
     assert_eq!(fs::read_to_string(clear(&two, "v/mesh/a")).unwrap(), TEXT);
 

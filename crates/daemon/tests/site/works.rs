@@ -34,6 +34,7 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     let about = fs::metadata(tree.join("a")).unwrap();
     assert_eq!((about.uid(), about.gid()), (ALICE, ALICE));
     let begin = Work::Prepare {
+        hashes: Vec::new(),
         store: String::new(),
         memory: None,
         job: 5,
@@ -47,7 +48,7 @@ fn what_a_user_has_comes_in_is_changed_published_and_goes_out() {
     let (made, _) = session.proven(ALICE, publish(ALICE, 5, "mesh", 1));
     assert_eq!((made.bytes, made.entries), (4, 1));
     assert!(tree.join("a").exists(), "the version before is as it was");
-    session.done(ALICE, Work::Check(part(ALICE, "mesh", 1)));
+    session.proven(ALICE, Work::Check(part(ALICE, "mesh", 1)));
     let out = node.path("outside/out");
     fs::create_dir(&out).unwrap();
     chown(&out, Some(ALICE), Some(ALICE)).unwrap();
@@ -104,7 +105,7 @@ fn what_is_ordered_twice_at_the_same_time_is_done_once() {
     }
     moved.sort_unstable();
     assert_eq!(moved, [0, 0, 0, 0, 0, 0, 0, 2000]);
-    session.done(ALICE, Work::Check(part(ALICE, "many", 0)));
+    session.proven(ALICE, Work::Check(part(ALICE, "many", 0)));
 }
 
 /// A port that leads to another one, and what came from there.
@@ -250,6 +251,7 @@ fn parts_go_from_node_to_node_and_are_merged() {
     };
     assert_eq!(first.proven(ALICE, work), (proof, 2));
     let view = Work::View {
+        hashes: Vec::new(),
         store: String::new(),
         memory: None,
         job: 8,
@@ -587,6 +589,7 @@ fn a_part_that_was_changed_on_its_node_is_read_again_before_a_job_uses_it() {
     let source = node.outside("mesh/a", "right", ALICE, 0o644);
     session.proven(ALICE, fetch(ALICE, "mesh", source.parent().unwrap()));
     let view = |job| Work::View {
+        hashes: Vec::new(),
         store: String::new(),
         memory: None,
         job,
@@ -594,6 +597,7 @@ fn a_part_that_was_changed_on_its_node_is_read_again_before_a_job_uses_it() {
         parts: vec![part(ALICE, "mesh", 0)],
     };
     let begin = |job| Work::Prepare {
+        hashes: Vec::new(),
         store: String::new(),
         memory: None,
         job,

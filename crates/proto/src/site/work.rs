@@ -126,6 +126,10 @@ pub enum Work {
         dataset: String,
         /// What is in it at first.
         parts: Vec<Part>,
+        /// What each of the parts holds, in their order: the hash of its manifest. A part that holds something else is refused. An older
+        /// controller says none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        hashes: Vec<Hash>,
         /// It is made in the job's memory, which holds so many bytes at most. Else in the store; sealed parts are refused then.
         #[serde(default)]
         memory: Option<u64>,
@@ -141,6 +145,10 @@ pub enum Work {
         dataset: String,
         /// What is in it.
         parts: Vec<Part>,
+        /// What each of the parts holds, in their order: the hash of its manifest. A part that holds something else is refused. An older
+        /// controller says none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        hashes: Vec<Hash>,
         /// It is a copy in the job's memory, which holds so many bytes at most, of what is sealed in the store.
         #[serde(default)]
         memory: Option<u64>,
@@ -224,7 +232,7 @@ pub enum Work {
         /// Whose data it is, as in [`Work::Send`].
         owner: String,
     },
-    /// Read a part again, and compare it with its manifest.
+    /// Read a part again, and compare it with its manifest. What that is goes back: who asks compares it with what was published.
     Check(Part),
     /// The same of what lies in this store.
     CheckIn(Part, String),
@@ -297,7 +305,7 @@ impl Holding {
 pub enum Worked {
     /// It is done.
     Done,
-    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Move`], [`Work::Send`]: what it holds, and how many bytes came from elsewhere for it.
+    /// Of [`Work::Fetch`], [`Work::Publish`], [`Work::Move`], [`Work::Check`], [`Work::Send`]: what it holds, and how many bytes came from elsewhere for it.
     Proven {
         /// What it holds; of what was sent, the sum.
         proof: Proof,

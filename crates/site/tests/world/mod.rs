@@ -443,6 +443,7 @@ impl World {
                 job,
                 ref dataset,
                 ref parts,
+                ref hashes,
                 memory,
                 ref store,
             }
@@ -450,9 +451,12 @@ impl World {
                 job,
                 ref dataset,
                 ref parts,
+                ref hashes,
                 memory,
                 ref store,
             } => {
+                // Each part's hash goes with it.
+                assert_eq!(hashes.len(), parts.len());
                 let place = store.clone();
                 let is_view = matches!(work, Work::View { .. });
                 if is_view && memory.is_none() {
@@ -464,9 +468,10 @@ impl World {
                     written.insert((job, dataset.clone()), place);
                 }
                 let store = self.nodes.get_mut(node).unwrap();
-                for part in parts {
+                for (part, hash) in parts.iter().zip(hashes) {
                     let there = store.parts.get(part);
                     let there = there.unwrap_or_else(|| panic!("{part} is not on {node}"));
+                    assert_eq!(there.hash, *hash, "{part}");
                     assert!(!there.sealed || memory.is_some(), "{part} into the clear");
                 }
                 if let Some(bytes) = memory {
@@ -527,7 +532,7 @@ impl World {
                 Worked::Proven { proof, moved: 0 }
             }
             Work::CheckIn(part, place) => match self.lies(node, &part, &place) {
-                true => Worked::Done,
+                true => self.read_again(node, &part),
                 false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
             },
             Work::Send { parts, dest, owner } => {
@@ -549,7 +554,7 @@ impl World {
                 _ => Worked::Done,
             },
             Work::Check(part) => match self.nodes[node].parts.contains_key(&part) {
-                true => Worked::Done,
+                true => self.read_again(node, &part),
                 false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
             },
             Work::Remove(all) => {
@@ -587,6 +592,13 @@ impl World {
                 holds: Vec::new(),
                 partial: Vec::new(),
             },
+        }
+    }
+
+    fn read_again(&self, node: &str, part: &Part) -> Worked {
+        Worked::Proven {
+            proof: self.nodes[node].parts[part].clone(),
+            moved: 0,
         }
     }
 

@@ -1,7 +1,7 @@
 //! A part goes from one store of a node to another: by a rename where both are of one file system, else by a copy that was read back. It
 //! goes from where it was only then, so that it is whole somewhere whenever this is interrupted. docs/site.md, "Several stores on a node".
 
-use super::{Store, copying, hidden, sealed, told};
+use super::{Store, copying, hidden, not_it, sealed, told};
 use crate::work::Held;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
@@ -145,9 +145,4 @@ impl Store {
         self.publish_as(dest, whole)?;
         Ok(report.bytes)
     }
-}
-
-fn not_it(held: &Held) -> Refusal {
-    let text = format!("`{}` is not what was published", held.place());
-    Refusal::new(Code::Corrupt, text)
 }

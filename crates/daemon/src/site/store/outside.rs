@@ -1,7 +1,7 @@
 //! Between a store and what is outside it: sources and places of the user's, and other nodes.
 
 use super::sealed::KEY;
-use super::{MAX_MANIFEST, Store};
+use super::{MAX_MANIFEST, Store, not_it};
 use crate::peers::fingerprint;
 use crate::site::shelf;
 use crate::work::told;
@@ -125,6 +125,9 @@ impl Store {
                         guests.push(Guest(self, part));
                     }
                     let (at, manifest, there) = self.manifest(part)?;
+                    if there.hash != proof.hash {
+                        return Err(not_it(&at));
+                    }
                     let source = self.open_one(&at, (part, &there), manifest, control)?;
                     held.push(at);
                     source

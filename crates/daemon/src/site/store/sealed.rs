@@ -2,7 +2,7 @@
 //! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
 
 use super::super::keys::WrappingKeys;
-use super::{MADE, MAX_BESIDE, Store, copying, hidden, read_small, told, write};
+use super::{MADE, MAX_BESIDE, Published, Store, copying, hidden, read_small, told, write};
 use crate::work::Held;
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tarn_base::hash::Hash;
@@ -11,7 +11,7 @@ use tarn_base::manifest::Manifest;
 use tarn_munge::Secret;
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Owner, Part, Proof};
+use tarn_proto::site::{Job, Owner, Part, Proof};
 use tarn_seal::SealError;
 use tarn_seal::wrap::{Owner as Whose, WRAPPED, WrappingKey, wrapped_by};
 use tarn_sys::private::wipe;
@@ -231,13 +231,14 @@ impl Store {
     /// Parts that are here, as what a copy in clear is made of. Those that are sealed are compared with their manifests before.
     pub(super) fn opened(
         &self,
-        parts: &[Part],
+        parts: &[Published],
         control: &Control,
     ) -> Result<(Vec<CopySource>, Vec<Held>), Refusal> {
         let mut sources = Vec::new();
         let mut all = Vec::new();
-        for part in parts {
-            let (held, manifest, proof) = self.manifest(part)?;
+        for published in parts {
+            let part = &published.part;
+            let (held, manifest, proof) = self.published_at(self.where_is(part), published)?;
             sources.push(self.open_one(&held, (part, &proof), manifest, control)?);
             all.push(held);
         }
@@ -270,13 +271,13 @@ impl Store {
     pub(super) fn open_into(
         &self,
         held: &Held,
-        parts: &[Part],
+        parts: &[Published],
         control: &Control,
     ) -> Result<(), Refusal> {
         let (sources, all) = self.opened(parts, control)?;
         // What is opened into memory was sealed: without its key it is nobody knows what.
-        if let Some((_, part)) = sources.iter().zip(parts).find(|(s, _)| s.sealed.is_none()) {
-            let text = format!("the key of {part} is gone: it cannot be opened");
+        if let Some((_, one)) = sources.iter().zip(parts).find(|(s, _)| s.sealed.is_none()) {
+            let text = format!("the key of {} is gone: it cannot be opened", one.part);
             return Err(Refusal::new(Code::Corrupt, text));
         }
         let staging = held.path_of(&hidden(held.name(), "staging"));
@@ -288,6 +289,19 @@ impl Store {
         known.push(held);
         let copied = self.mover.copy(&job, control);
         copied.map(drop).map_err(|e| told(&e, &known))
+    }
+
+    /// What a job writes in its memory, of which a part is made.
+    pub(super) fn written_in_memory(&self, job: Job, part: &Part) -> Result<Held, Refusal> {
+        self.of_job(job, Which::Written, &part.dataset, (None, false))
+    }
+
+    /// Whether that is still there.
+    pub(super) fn is_in_memory(&self, job: Job, part: &Part) -> Result<bool, Refusal> {
+        match self.written_in_memory(job, part) {
+            Err(why) if why.code == Code::NotFound => Ok(false),
+            held => Ok(held?.stat()?.is_some()),
+        }
     }
 
     /// Makes a part of what a job has written in its memory. The folder is gone then.
