@@ -7,6 +7,7 @@
 mod bare;
 mod lane;
 mod ranks;
+mod shared;
 mod shim;
 
 pub use bare::{Bare, BareWindow};
@@ -83,7 +84,7 @@ fn on_stack<T: Send>(open: impl FnOnce() -> Result<T, String> + Send) -> Result<
 /// Where an endpoint is, of a host that is reached at an address, which a socket of both kinds of addresses may have written in the other
 /// kind's way; shm has no addresses.
 fn source(provider: &str, at: IpAddr) -> Option<IpAddr> {
-    (!provider.starts_with("shm")).then_some(at.to_canonical())
+    (!shared::is_shm(provider)).then_some(at.to_canonical())
 }
 
 /// What an endpoint is for.

@@ -1,6 +1,7 @@
 //! The C shim over libfabric (`shim/tarnfabric.h`), loaded at run time. All that is unsafe of the data plane is here.
 #![allow(unsafe_code)]
 
+use super::shared;
 use crate::lock;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -155,6 +156,7 @@ impl Shim {
 pub(super) struct Endpoint {
     shim: Arc<Shim>,
     tf: Tf,
+    is_shm: bool,
     /// False once it was stopped.
     open: RwLock<bool>,
 }
@@ -174,6 +176,7 @@ impl Endpoint {
         node: Option<IpAddr>,
     ) -> Result<Self, String> {
         let text = |text: &str| CString::new(text).map_err(|e| e.to_string());
+        let is_shm = shared::is_shm(provider);
         let provider = text(provider)?;
         let node = node.map(|n| text(&n.to_string())).transpose()?;
         let node = node.as_ref().map_or(std::ptr::null(), |n| n.as_ptr());
@@ -187,6 +190,7 @@ impl Endpoint {
             0 => Ok(Self {
                 shim: Arc::clone(shim),
                 tf,
+                is_shm,
                 open: RwLock::new(true),
             }),
             _ => {
@@ -224,6 +228,9 @@ impl Endpoint {
     /// A peer's number.
     pub(super) fn peer(&self, name: &[u8]) -> io::Result<u64> {
         let _open = self.opened()?;
+        if self.is_shm {
+            shared::check(name)?;
+        }
         let mut peer = 0;
         // SAFETY: `name` is read within its length.
         let rc = unsafe {

@@ -273,6 +273,39 @@ fn heads(sent: &[u8]) -> Vec<usize> {
     (ANSWER..=last).filter(is_window).collect()
 }
 
+/// A server that changes the heads of its windows on their way, and how many it has changed.
+fn liar(
+    both: &Both,
+    lie: impl Fn(&mut [u8]) + Send + Sync + 'static,
+) -> (Arc<Client>, Arc<AtomicUsize>) {
+    let lied = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&lied);
+    let back = move |mut server: TcpStream, mut client: TcpStream| {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(n @ 1..) = server.read(&mut buffer) {
+            for at in heads(&buffer[..n]) {
+                lie(&mut buffer[at..n]);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            if client.write_all(&buffer[..n]).is_err() {
+                break;
+            }
+        }
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+    };
+    let client = Client {
+        address: wire(both.server.address(), back),
+        way: both.client.way.clone(),
+        patience: Patience {
+            stall: Duration::from_secs(1),
+            ..Patience::default()
+        },
+        ..client_of(&both.server)
+    };
+    (Arc::new(client), lied)
+}
+
 /// A server lies about where its windows are, which key they have, or whose they are: the copy says so and ends, no byte comes from
 /// elsewhere, and the client goes on by the stream.
 #[test]
@@ -293,31 +326,7 @@ fn attack_a_window_that_is_not_where_the_peer_says() {
         };
         let ends = &both.ends;
         ends.write("f", &bytes(8 << 20, 1));
-        let lied = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&lied);
-        let back = move |mut server: TcpStream, mut client: TcpStream| {
-            let mut buffer = vec![0; 64 << 10];
-            while let Ok(n @ 1..) = server.read(&mut buffer) {
-                for at in heads(&buffer[..n]) {
-                    lie(&mut buffer[at..n]);
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
-                if client.write_all(&buffer[..n]).is_err() {
-                    break;
-                }
-            }
-            let _ = client.shutdown(Shutdown::Both);
-            let _ = server.shutdown(Shutdown::Both);
-        };
-        let client = Arc::new(Client {
-            address: wire(both.server.address(), back),
-            way: both.client.way.clone(),
-            patience: Patience {
-                stall: Duration::from_secs(1),
-                ..Patience::default()
-            },
-            ..client_of(&both.server)
-        });
+        let (client, lied) = liar(&both, lie);
         let job = job(vec![remote(&client, ends.manifest())], &ends.to);
         let error = copy(&job).unwrap_err();
         assert!(lied.load(Ordering::Relaxed) > 0, "{name}");
@@ -325,5 +334,65 @@ fn attack_a_window_that_is_not_where_the_peer_says() {
         assert!(!ends.to.exists(), "{name}");
         copy(&job).unwrap();
         assert_eq!(model(&ends.to), model(&ends.from), "{name}");
+    }
+}
+
+/// Shared memory of this test, removed with it.
+struct Region(PathBuf);
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0).or_else(|_| std::fs::remove_dir(&self.0));
+    }
+}
+
+/// With the provider `shm` a peer's name leads to memory that the provider maps and believes: a lock that is held there stops it for ever, a
+/// size that is none ends the process. What is not this user's alone is not mapped: the copy is told why at once, not when it has waited, and
+/// goes on by the stream.
+#[test]
+fn attack_shared_memory_that_another_may_have_written_is_not_mapped() {
+    use std::os::unix::fs::PermissionsExt;
+    let own = std::process::id();
+    let region = |name: &str| Region(Path::new("/dev/shm").join(format!("{own}{name}")));
+    let [open, foreign, link, folder, none] = ["o", "f", "l", "d", "n"].map(region);
+    for (region, mode) in [(&open, 0o666), (&foreign, 0o600)] {
+        // All locks are held, all sizes are beyond any memory.
+        std::fs::write(&region.0, vec![0xff; 1 << 20]).unwrap();
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&region.0, mode).unwrap();
+    }
+    std::os::unix::fs::symlink(&open.0, &link.0).unwrap();
+    std::fs::create_dir(&folder.0).unwrap();
+    let mut cases = vec![
+        (&open.0, "not this user's alone"),
+        (&link.0, "not this user's alone"),
+        (&folder.0, "not this user's alone"),
+        (&none.0, "none of that name"),
+    ];
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&foreign.0, Some(65534), None).is_ok() {
+        cases.push((&foreign.0, "not this user's alone"));
+    }
+    for (region, why) in cases {
+        let Some(both) = both("shm") else { return };
+        let ends = &both.ends;
+        ends.write("f", &bytes(8 << 20, 1));
+        let name = region.file_name().unwrap().to_string_lossy();
+        let name = format!("fi_shm://{name}\0").into_bytes();
+        let (client, lied) = liar(&both, move |head| {
+            let room = usize::from(head[0]).min(head.len() - HEAD);
+            let told = &mut head[HEAD..HEAD + room];
+            assert!(told.len() >= name.len());
+            told.fill(0);
+            told[..name.len()].copy_from_slice(&name);
+        });
+        let job = job(vec![remote(&client, ends.manifest())], &ends.to);
+        let error = copy(&job).unwrap_err();
+        assert!(lied.load(Ordering::Relaxed) > 0, "{region:?}");
+        assert_eq!(error.failure.kind, FailureKind::Io, "{region:?}: {error}");
+        assert!(error.failure.message.contains(why), "{region:?}: {error}");
+        assert!(!ends.to.exists(), "{region:?}");
+        copy(&job).unwrap();
+        assert_eq!(model(&ends.to), model(&ends.from), "{region:?}");
     }
 }
