@@ -22,7 +22,7 @@ use tarn_ports::{Nodes, Progress, World, WorldError};
 use tarn_proto::node::{self, Answer, Call, News, Opening, Told};
 
 /// Longer than anything here takes.
-pub(crate) const LONG: Duration = Duration::from_secs(10);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// What a scripted node does with what it is told, beside noting it: news to be said, in order.
 pub(crate) type Acts = Arc<dyn Fn(NodeId, &Told) -> Vec<News> + Send + Sync>;

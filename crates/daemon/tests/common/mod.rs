@@ -14,7 +14,7 @@ use tarn_proto::local::*;
 use tempfile::TempDir;
 
 /// Longer than anything here takes.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 pub(crate) struct Daemon {
     pub(crate) dir: TempDir,

@@ -26,7 +26,7 @@ use tarn_proto::node::{Address, Answer, Call, News, Opening, Start, Started, Tol
 use tarn_proto::node::{decode, encode};
 
 /// Longer than anything here takes.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 /// Milliseconds between heartbeats, and until silence is a loss.
 const HASTE: (u64, u64) = (100, 1000);
 pub(crate) const RUN: &str = "w-1";

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 pub(crate) const ALICE: Uid = 20_001;
 pub(crate) const BOB: Uid = 20_002;
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 
 /// A node: its tarnd, and folders that are its own.
 pub(crate) struct Node {

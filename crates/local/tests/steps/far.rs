@@ -306,8 +306,8 @@ fn flow() {
         yes | "$HELPER" exec n1 -- head -c 10 | wc -c | grep -qx 10 || exit 13
         "$HELPER" exec n1 -- sh -c 'head -c 5000000 /dev/zero; sleep 0.2; echo end >&2' 2> last | (sleep 0.3; wc -c) | grep -qx 5000000 || exit 14
         grep -qx end last || exit 15
-        "$HELPER" exec n1 -- sh -c '(sleep 0.3; echo late) & echo early' > both; sleep 0.6
-        test "$(tr '\n' ' ' < both)" = "early late " || exit 16"#;
+        "$HELPER" exec n1 -- sh -c '(sleep 0.3; echo late) & echo early' > both
+        until test "$(tr '\n' ' ' < both)" = "early late "; do sleep 0.02; done"#;
     let Some(bench) = bench(vec![], run, vec![]) else {
         return;
     };
@@ -322,15 +322,15 @@ fn gone() {
         while ! test -s up; do sleep 0.02; done
         kill -9 $!
         while ! test -e $TARN_WORKFLOW_DIR/told; do sleep 0.02; done
-        "$HELPER" exec n1 -- sh -c 'sleep 0.5; echo late > $TARN_WORKFLOW_DIR/late' & sleep 0.1"#;
+        "$HELPER" exec n1 -- sh -c 'while :; do echo > $TARN_WORKFLOW_DIR/beat; sleep 0.05; done' &
+        while ! test -e $TARN_WORKFLOW_DIR/beat; do sleep 0.02; done"#;
     let Some(bench) = bench(vec![], run, vec![]) else {
         return;
     };
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
     committed(pair.ended());
-    std::thread::sleep(Duration::from_millis(700));
-    assert!(!bench.path("late").exists());
+    silent(&bench);
 }
 
 fn mpi() {
@@ -378,24 +378,27 @@ fn network() {
     }
 }
 
-/// Something that runs on both nodes, and says on the second that it does. It would be late if it were not ended.
-const LONG: &str = r#""$HELPER" exec n1 -- sh -c 'echo > $TARN_WORKFLOW_DIR/up; sleep 2; echo > $TARN_WORKFLOW_DIR/late; sleep 60'"#;
+/// Something that runs on both nodes, and says on the second again and again that it does.
+const LONG: &str =
+    r#""$HELPER" exec n1 -- sh -c 'while :; do echo > $TARN_WORKFLOW_DIR/beat; sleep 0.05; done'"#;
 
-fn late(bench: &Bench) {
-    std::thread::sleep(Duration::from_millis(2300));
-    assert!(!bench.path("late").exists());
+/// Nothing runs any more that would say so.
+fn silent(bench: &Bench) {
+    std::fs::remove_file(bench.path("beat")).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!bench.path("beat").exists());
 }
 
 fn time_limit() {
     let Some(mut bench) = bench(vec![], LONG, vec![]) else {
         return;
     };
-    bench.workflow.steps[0].time = Some(SECOND / 2);
+    bench.workflow.steps[0].time = Some(3 * SECOND);
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
     assert_eq!(failed(pair.ended()).0, FailureKind::TimedOut);
     nothing_left(&bench, false);
-    late(&bench);
+    silent(&bench);
 }
 
 fn stop() -> Do {
@@ -413,13 +416,13 @@ fn stopped() {
     };
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
-    pair.there(&bench.path("up"));
+    pair.there(&bench.path("beat"));
     let begun = Instant::now();
     pair.leader().perform(stop());
     assert_eq!(failed(pair.ended()).0, FailureKind::Cancelled);
     assert!(begun.elapsed() < tarn_local::GRACE, "it was asked first");
     nothing_left(&bench, false);
-    late(&bench);
+    silent(&bench);
 }
 
 fn mate_lost() {
@@ -428,14 +431,14 @@ fn mate_lost() {
     };
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
-    pair.there(&bench.path("up"));
+    pair.there(&bench.path("beat"));
     pair.part();
     let (kind, message, _) = failed(pair.ended());
     assert_eq!(kind, FailureKind::NodeLost);
     assert!(message.contains("`n1`"), "{message}");
     pair.mate = None;
     nothing_left(&bench, false);
-    late(&bench);
+    silent(&bench);
 }
 
 fn leader_lost() {
@@ -444,13 +447,13 @@ fn leader_lost() {
     };
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
-    pair.there(&bench.path("up"));
+    pair.there(&bench.path("beat"));
     // As a machine that loses its power: nothing more is heard of it.
     pair.cut.store(true, Ordering::SeqCst);
     pair.mate().local.mate_lost(NodeId(0));
     let work = TierDir::new(&bench.path("tier"), "ws", "n1").work();
     pair.until(|_| entries(&work).is_empty().then_some(()));
-    late(&bench);
+    silent(&bench);
     // It is free for others meanwhile.
     pair.mate().begin(0, 2, &[1], vec![]);
     let ended = pair.until(|p| Some(p.mate().local.poll()?.1));
@@ -551,7 +554,7 @@ fn damaged() {
     let views = pair.stage();
     let damaged = views[1][0].clone();
     pair.leader().begin(0, 1, &[0, 1], vec![views]);
-    pair.there(&bench.path("up"));
+    pair.there(&bench.path("beat"));
     let replica = TierDir::new(&bench.path("tier"), "ws", "n1").part(&damaged.key);
     std::fs::write(replica.join("p1/f"), "something else").unwrap();
     bench.write("go", "");
@@ -613,7 +616,7 @@ fn ending() {
         };
         let mut pair = Pair::new(&bench);
         pair.leader().begin(0, 1, &[0, 1], vec![]);
-        pair.there(&bench.path("up"));
+        pair.there(&bench.path("beat"));
         let begun = Instant::now();
         match leader {
             true => pair.leader = None,

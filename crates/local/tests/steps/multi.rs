@@ -331,7 +331,9 @@ fn mpi_messages_cross_the_nodes() {
 }
 
 fn what_exec_started_ends_with_the_step() {
-    let run = r#""$HELPER" exec n1 -- sh -c 'sleep 0.5; echo late > $TARN_WORKFLOW_DIR/late' & sleep 0.1"#;
+    let run = r#"
+        "$HELPER" exec n1 -- sh -c 'while :; do echo > $TARN_WORKFLOW_DIR/beat; sleep 0.05; done' &
+        while ! test -e $TARN_WORKFLOW_DIR/beat; do sleep 0.02; done"#;
     let Some(mut bench) = bench(vec![], run, vec![]) else {
         return;
     };
@@ -339,6 +341,7 @@ fn what_exec_started_ends_with_the_step() {
     let mut world = bench.world();
     world.begin(0, 1, &[0, 1], vec![]);
     committed(world.ended());
-    std::thread::sleep(std::time::Duration::from_millis(700));
-    assert!(!bench.path("late").exists());
+    std::fs::remove_file(bench.path("beat")).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(!bench.path("beat").exists());
 }

@@ -325,7 +325,8 @@ fn a_step_past_its_time_is_ended() {
         // SIGTERM reaches the children too: `wait` returns and the shell ends in good order.
         let run = "trap 'echo bye; exit 0' TERM; sleep 100 & wait";
         let mut slow = step(run, vec![]);
-        slow.time = Some(SECOND / 5);
+        // Enough for a shell to begin, however busy the machine is.
+        slow.time = Some(3 * SECOND);
         let mut bench = Bench::new(vec![], vec![slow]);
         bench.namespaces = namespaces;
         let began = Instant::now();
@@ -459,8 +460,11 @@ fn a_stopped_step_ends_soon() {
         bench.namespaces = namespaces;
         let mut world = bench.world();
         world.begin(0, 1, &[0], vec![]);
-        std::thread::sleep(Duration::from_millis(150));
-        assert_eq!(world.progress().steps().len(), 1);
+        let begun = Instant::now();
+        while world.progress().steps().len() != 1 {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let began = Instant::now();
         world.perform(Do::Stop {
             instance: InstanceId {
@@ -493,12 +497,14 @@ fn no_process_survives_its_step() {
     both(|namespaces| {
         // A daemon with a session of its own, which would survive a mere process group.
         let out = used(0, Role::Out, Distribution::Single);
-        let run = "setsid sh -c 'sleep 0.4; echo late >> $TARN_WORKFLOW_DIR/late' & echo x > $TARN_made/x";
+        let run = "setsid sh -c 'while :; do echo > $TARN_WORKFLOW_DIR/beat; sleep 0.05; done' &
+            while ! test -e $TARN_WORKFLOW_DIR/beat; do sleep 0.02; done; echo x > $TARN_made/x";
         let mut bench = Bench::new(vec![data("made")], vec![step(run, vec![out])]);
         bench.namespaces = namespaces;
         committed(bench.world().run(vec![vec![]]));
-        std::thread::sleep(Duration::from_millis(700));
-        assert!(!bench.path("late").exists());
+        std::fs::remove_file(bench.path("beat")).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!bench.path("beat").exists());
     });
 }
 

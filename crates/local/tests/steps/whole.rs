@@ -4,7 +4,7 @@ use crate::Test;
 use crate::bench::{Bench, Machine, data, failed, held, part_ref, spot, step, used};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tarn_base::action::Do;
 use tarn_base::event::{Event, FailureKind};
 use tarn_base::id::DataId;
@@ -116,6 +116,12 @@ fn manifests_that_cannot_be_written_leave_no_halves() {
     let files: Vec<String> = (0..20).map(|i| format!("f{i:02}")).collect();
     let files: Vec<_> = files.iter().map(|name| (name.as_str(), 1)).collect();
     let bench = bench(&files);
+    // A source that may still change unseen has another name than one that is settled: it is the one both times.
+    let file = std::fs::File::options()
+        .write(true)
+        .open(bench.path("raw/f00"));
+    let later = SystemTime::now() + Duration::from_secs(3600);
+    file.unwrap().set_modified(later).unwrap();
     let infos = bench.world().list(0).unwrap();
     let manifest = |at: usize| bench.state().manifest("ws", &infos[at].key);
     let folder = manifest(0).parent().map(Path::to_path_buf).unwrap();
