@@ -93,7 +93,7 @@ boot() {
     start_ctld
     local i
     for ((i = 1; i <= nodes; i++)); do start_node "node$i" & done
-    wait_for 60 all_idle || fail "the nodes did not come up within a minute:" "$(sinfo -N -l -R; sinfo -N -l)"
+    wait_for 180 all_idle || fail "the nodes did not come up within three minutes:" "$(sinfo -N -l -R; sinfo -N -l)"
     echo ready
     exec > /dev/null
     cat <&0 > /dev/null &
@@ -112,7 +112,7 @@ start_ctld() {
     install -d -o slurm -g slurm -m 755 /run/slurmctld
     chown slurm: /var/log/slurm
     setpriv --reuid slurm --regid slurm --init-groups slurmctld < /dev/null > /dev/null
-    wait_for 20 scontrol ping || fail "slurmctld does not answer; see slurmctld.log in the cluster's log folder"
+    wait_for 60 scontrol ping || fail "slurmctld does not answer; see slurmctld.log in the cluster's log folder"
 }
 
 restart_ctld() {
@@ -151,7 +151,7 @@ start_node() {
     setsid unshare --fork --kill-child --pid --mount --net --uts --ipc --propagation private \
         --time --monotonic "-${uptime%.*}" --boottime "-${uptime%.*}" \
         "$base/lib/node.sh" create "$1" < /dev/null > /dev/null 2>> "/var/log/slurm/$1.log" &
-    wait_for 20 [ -e "$base/$1.up" ] || fail "$1 did not come up; see $1.log in the cluster's log folder"
+    wait_for 120 [ -e "$base/$1.up" ] || fail "$1 did not come up; see $1.log in the cluster's log folder"
 }
 
 # A power cut: nobody hears a last word from it, and what it had in memory is gone.
@@ -161,7 +161,7 @@ kill_node() {
     pid=$(node_pid "$1")
     ip link set "$1" down
     kill -KILL "$pid"
-    wait_for 20 [ ! -e "/proc/$pid" ] || fail "$1 does not die"
+    wait_for 60 [ ! -e "/proc/$pid" ] || fail "$1 does not die"
     rm -f "$base/$1.pid" "$base/$1.up"
 }
 

@@ -26,7 +26,7 @@ create() {
     ip link set lo up
     ip link set eth0 up
     nsenter --net=/run/netns/login ip link set "$node" master cluster up
-    exec "$0" settle "$node" "$(taskset -cp $$ | sed 's/.*: //')" $((2 * $(nproc --all)))
+    exec "$0" settle "$node" "$(taskset -cp $$ | sed 's/.*: //')" $((8 + 2 * $(nproc --all)))
 }
 
 # job_container/tmpfs keeps a job's mount namespace by binding it to a file. The kernel refuses (EINVAL) when that

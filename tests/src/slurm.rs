@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Seconds until a command on the cluster is killed: srun waits for ever for a node that never answers.
-const PATIENCE: &str = "90";
+const PATIENCE: &str = "300";
 
 fn script() -> Command {
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/slurm-cluster"))

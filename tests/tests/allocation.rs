@@ -27,9 +27,9 @@ use tarn_tests::desk::{self, Desk, ended};
 use tarn_tests::programs::install;
 use tarn_tests::slurm::{Cluster, said, wait_until};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// A node is lost after 10 s of silence, and a run that is cut takes its time.
-const LATER: Duration = Duration::from_secs(120);
+const LATER: Duration = Duration::from_secs(240);
 
 fn cluster(nodes: usize) -> Option<Cluster> {
     desk::cluster(nodes, &["tarn", "tarnd"], &[], &[])
@@ -91,8 +91,13 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     assert_eq!(desk.read("out/nodes"), "node1\nnode2\nnode3\n");
     for node in 1..=3 {
         assert_eq!(left_on(desk.cluster, node), "", "on node{node}");
-        let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
-        assert!(alive.is_err(), "tarnd still runs on node{node}");
+        // Slurm tells of the job's end before its last process has gone.
+        let gone = || {
+            let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
+            alive.is_err()
+        };
+        let waited = wait_until("the end of tarnd", SOON, gone);
+        waited.unwrap_or_else(|e| panic!("node{node}: {e:#}"));
     }
     libfabric_moves_pieces(&cluster);
     // What would stay in a job's own /tmp is refused before anything runs.
@@ -162,7 +167,7 @@ fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
     // A signal of the job's is none to tarnd.
     desk.shell("scancel --signal=USR1 $(squeue -h -u alice -o %A)");
     // What it does is seen from there as well, as long as it goes on.
-    let watched = desk.shell("timeout 4 tarn status --watch --json");
+    let watched = desk.shell("timeout 60 tarn status --watch --json | grep -m 2 '^{'");
     let pictures: Vec<&str> = watched.lines().filter(|l| l.starts_with('{')).collect();
     assert!(pictures.len() >= 2, "{watched}");
     for wanted in ["node1", "node2", "scm", "second", "running"] {
@@ -223,7 +228,7 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
     let line = "seed: a line that is not the last one\n".repeat(1 << 19);
     desk.write("in/large", &line);
     desk.write("in/small", "a few words\n");
-    let slow = format!("tarn run {TIER} --external-rate 8MB/s wf.toml");
+    let slow = format!("tarn run {TIER} --external-rate 2MB/s wf.toml");
     let running = desk.start("-N3 -n24", &slow);
     // The first node of the chain goes while the second reads from it.
     let moving = || {
@@ -231,7 +236,7 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
         let on = |node| cluster.node(node).exec("root", &["bash", "-c", half]);
         on(1).is_ok() && on(2).is_ok()
     };
-    let waited = wait_until("a chain of copies", SOON, moving);
+    let waited = wait_until("a chain of copies", LATER, moving);
     waited.unwrap_or_else(|e| panic!("{e:#}"));
     let kill = cluster
         .node(1)

@@ -7,7 +7,7 @@ use tarn_tests::desk::{self, Desk, ended};
 use tarn_tests::slurm::{Cluster, Node, said, wait_until};
 use tarn_tests::tree;
 
-const SOON: Duration = Duration::from_secs(90);
+const SOON: Duration = Duration::from_secs(180);
 /// What a node lacks is played by what its administrator has not mounted.
 const LACKS: &str = "umount /scm";
 

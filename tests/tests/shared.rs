@@ -6,7 +6,7 @@ use tarn_tests::desk::{self, Desk};
 use tarn_tests::slurm::{Cluster, Node, said, wait_until};
 use tarn_tests::tree;
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(120);
 const RUN: &str = "tarn run --tier scm=/scm/$USER:96MiB wf.toml";
 
 /// A cluster with tarn and all that `shared` needs, or a reason on stderr why there is none.
@@ -194,13 +194,16 @@ fn bad_days() {
     // A stranger has the port, but not the password.
     let run = under_way();
     let stranger = |word: &str| {
+        // As long as it takes, or so long that it would be there.
+        let seconds = if word == "right" { 100 } else { 6 };
         let script = format!(
             r#"set -e; f=$(echo /scm/alice/*/*/wor[k]/*/shared); w=$(mktemp -d); mkdir $w/m
             sed 's/option password .*/option password {word}/' $f/client.vol > $w/vol
             [ '{word}' != right ] || cp $f/client.vol $w/vol
             [ '{word}' != none ] || sed -i '/username\|password/d' $w/vol
-            unshare --mount --fork --pid --kill-child timeout -s KILL 4 sh -c "
-                PATH=\$PATH:/usr/sbin; mount -t proc proc /proc; glusterfs -N -f $w/vol -l $w/log $w/m & sleep 1; cat $w/m/field/text" 2>&1 || true
+            unshare --mount --fork --pid --kill-child timeout -s KILL {seconds} sh -c "
+                PATH=\$PATH:/usr/sbin; mount -t proc proc /proc; glusterfs -N -f $w/vol -l $w/log $w/m &
+                until cat $w/m/field/text 2> /dev/null; do sleep 0.1; done" || true
             rm -rf $w"#
         );
         on(&cluster.node(1), &script)

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tarn_tests::slurm::{Cluster, Doctor, said, wait_until};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// Slurm takes some 17 s to call a node down, and looks for jobs over their time every 30 s.
-const LATER: Duration = Duration::from_secs(60);
+const LATER: Duration = Duration::from_secs(180);
 const MIB: u64 = 1 << 20;
 
 /// Started by srun, ranks of Open MPI 4.1.4 do not all wait in `MPI_Init` until the others are through what receives messages:
@@ -213,7 +213,7 @@ fn a_job_that_ignores_sigterm_is_killed(cluster: &Cluster) {
             )
         };
         let lived = changed("alive").saturating_sub(changed("asked"));
-        let kill_wait = Duration::from_secs(2)..Duration::from_secs(10);
+        let kill_wait = Duration::from_secs(2)..Duration::from_secs(60);
         assert!(kill_wait.contains(&lived), "{lived:?}");
     };
     let (limited, of_limited) = stubborn("limited");
@@ -279,7 +279,7 @@ fn links_and_slurmctld_have_bad_days() {
     wait_for_state(&cluster, &job, "RUNNING");
     alice(&cluster, &["scancel", &job]);
 
-    // 4 MB over 40 Mbit/s take 0.8 s.
+    // 4 MB over 4 Mbit/s take 8 s.
     let listen = "import socket
 s = socket.create_server(('', 5000))
 open('/shared/home/alice/listens', 'w')
@@ -305,13 +305,13 @@ print(time.time() - start)";
         took.expect("sent").trim().parse::<f64>().expect("seconds")
     };
     let free = seconds();
-    far.shape_link(Some(40)).expect("shaped");
+    far.shape_link(Some(4)).expect("shaped");
     let shaped = seconds();
     far.shape_link(None).expect("free again");
     let freed = seconds();
     assert!(listener.wait().expect("it ends").success());
     assert!(
-        shaped > 0.6 && free < 0.6 && freed < 0.6,
+        shaped > 6.0 && free < 6.0 && freed < 6.0,
         "{free} {shaped} {freed}"
     );
 }

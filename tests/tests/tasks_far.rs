@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 use tarn_tests::desk;
 use tarn_tests::slurm::{Cluster, said, wait_until};
 
-const SOON: Duration = Duration::from_secs(30);
-const LATER: Duration = Duration::from_secs(180);
+const SOON: Duration = Duration::from_secs(120);
+const LATER: Duration = Duration::from_secs(400);
 /// Of which each link is shaped to so much, and the tasks are slower: Mbit/s.
 const LINK: u32 = 400;
 
@@ -50,7 +50,7 @@ while not os.path.exists("/shared/home/alice/cut"):
     time.sleep(0.02)
 ids.append(node.copy("/shared/home/alice/data", there("late"), durable=True))
 for id in ids:
-    node.wait(id, timeout=180)
+    node.wait(id, timeout=400)
 say("over")
 "#;
 

@@ -80,9 +80,9 @@ in = ["x:broadcast"]
 fn a_rate_between_nodes_is_kept() {
     let Some(cluster) = cluster(2) else { return };
     let desk = Desk::new(&cluster, "alice", GIVEN);
-    let command = format!("tarn run {TIER} --peer-rate 4MB/s wf.toml");
+    let command = format!("tarn run {TIER} --peer-rate 1MB/s wf.toml");
     let said = desk.run("-N2 -n16", &command);
-    assert!(said.contains("at most 4 MB/s"), "{said}");
+    assert!(said.contains("at most 1 MB/s"), "{said}");
     let log = desk.read(".tarn/runs/given-1/events.log");
     // Each line has a checksum and a record, but for the first, which names the format.
     let records = log
@@ -102,9 +102,9 @@ fn a_rate_between_nodes_is_kept() {
         let done = done.unwrap_or_else(|| panic!("no end of {order} in {log}"));
         done["took"].as_f64().expect("nanoseconds") / 1e9
     };
-    // 8 MB at 4 MB/s.
+    // 8 MB at 1 MB/s; what is not held to that is faster on a busy machine too.
     let (peer, out) = (took("peer"), took("external-out"));
-    assert!((1.9..6.0).contains(&peer) && out < 1.5, "{peer} s, {out} s");
+    assert!(peer > 7.6 && out < 7.0, "{peer} s, {out} s");
     // On one machine it is said to be of no use.
     let local = desk.shell("tarn nodes --local --peer-rate 4MB/s");
     assert!(local.contains("no effect on one machine"), "{local}");
@@ -160,7 +160,7 @@ fn a_link_is_cut_in_the_middle_of_a_transfer() {
     let running = desk.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
     let sender = wait_for_begin(&desk, 1);
     let node = cluster.node(sender);
-    node.shape_link(Some(40))
+    node.shape_link(Some(20))
         .unwrap_or_else(|e| panic!("{e:#}"));
     desk.write("go", "");
     // Some of it has arrived somewhere, and not all.

@@ -34,13 +34,18 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
         |rate: &f64| (0.7..1.2).contains(&share(*rate)),
         |rate: &f64| share(*rate) > 2.0,
     );
+    // What else the machine does makes a link slower, never faster: the best of each counts.
     let measured = |as_they_are: &dyn Fn(&[f64]) -> bool| {
-        let mut all = Vec::new();
+        let (mut all, mut best) = (Vec::new(), [0.0_f64; 4]);
         for _ in 0..MEASUREMENTS {
             let anew = format!("bash -c 'rm -rf .tarn/hosts; {json} > measured'");
             desk.run("-N4 -n32", &anew);
             let found = links(&desk.read("measured"));
-            if as_they_are(&found.0) {
+            assert_eq!(found.0.len(), best.len(), "{found:?}");
+            for (best, rate) in best.iter_mut().zip(&found.0) {
+                *best = best.max(*rate);
+            }
+            if as_they_are(&best) {
                 return found;
             }
             all.push(found);
@@ -55,14 +60,16 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
         }
         _ => false,
     });
-    // Two of four are as slow as that: half of the links are at least as fast as the faster of them.
-    assert_eq!(planned, rates[0].max(rates[1]));
+    // Half of the links are at least as fast.
+    let mut sorted = rates.clone();
+    sorted.sort_by(f64::total_cmp);
+    assert_eq!(planned, sorted[1]);
     shape(None);
     let again = format!("bash -c '{json} > again'");
     desk.run("-N4 -n32", &again);
     let again = links(&desk.read("again"));
     assert_eq!(again, (rates, planned), "it is remembered");
-    measured(&|rates| rates.len() == 4 && rates.iter().all(fast));
+    measured(&|rates| rates.iter().all(fast));
     let shown = format!("bash -ec 'tarn nodes {TIER} > text; tarn nodes --nodes 1 {TIER} > one'");
     desk.run("-N4 -n32", &shown);
     let text = desk.read("text");
