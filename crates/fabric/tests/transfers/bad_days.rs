@@ -122,7 +122,7 @@ fn a_cancelled_copy_ends_at_once_though_the_peer_is_silent() {
     assert_eq!(error.failure.kind, FailureKind::Cancelled);
     // Long before its patience ends, on a machine with much else to do too.
     assert!(
-        start.elapsed() < Duration::from_secs(10),
+        start.elapsed() < Duration::from_secs(50),
         "{:?}",
         start.elapsed()
     );

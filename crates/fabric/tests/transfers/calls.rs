@@ -39,7 +39,7 @@ impl Registry for Echo {
                 Err(Refusal("given up".into()))
             }
             b"slow" => {
-                std::thread::sleep(Duration::from_millis(2500));
+                std::thread::sleep(Duration::from_millis(4500));
                 Ok(Called::Said(b"at last".to_vec()))
             }
             said => Ok(Called::Said(said.repeat(3))),
@@ -70,7 +70,7 @@ fn patient(server: &Server, stall: Duration) -> Client {
 #[test]
 fn calls_are_answered_refused_and_given_up() {
     let (registry, server) = echo(None);
-    let client = patient(&server, Duration::from_millis(2300));
+    let client = patient(&server, Duration::from_millis(4000));
     let control = Control::default();
     let long = vec![7; 200_000];
     for body in [&b""[..], b"hello", &long] {

@@ -24,7 +24,10 @@ fn error_of(client: Client) -> String {
 pub(crate) fn until(mut what: impl FnMut() -> bool) {
     let start = Instant::now();
     while !what() {
-        assert!(start.elapsed() < Duration::from_secs(8), "nothing happened");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "nothing happened"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -298,8 +301,9 @@ fn attack_lies_are_found_out() {
 #[test]
 fn attack_garbage_and_silence_cost_a_server_nothing_but_time() {
     let ends = Ends::with(Limits {
-        idle: Duration::from_millis(200),
-        stall: Duration::from_millis(200),
+        // Enough for an honest client, however busy the machine is.
+        idle: Duration::from_secs(2),
+        stall: Duration::from_secs(2),
         ..Limits::default()
     });
     ends.write("f", b"f");
@@ -333,9 +337,13 @@ fn attack_garbage_and_silence_cost_a_server_nothing_but_time() {
         socket.write_all(&mac.finalize().into_bytes()).unwrap();
         socket.write_all(body).unwrap();
         let mut rest = Vec::new();
-        let start = Instant::now();
-        let _ = socket.read_to_end(&mut rest);
-        assert!(start.elapsed() < Duration::from_secs(3));
+        // The server hangs up, or this hangs: `stall` is far less.
+        socket
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        if let Err(e) = socket.read_to_end(&mut rest) {
+            assert_ne!(e.kind(), std::io::ErrorKind::WouldBlock, "it hangs");
+        }
         rest
     };
     let mut request = Builder::new(0, &tree(), false).unwrap();

@@ -60,7 +60,7 @@ fn a_busy_store_is_asked_again() {
         let error = trees.list(&at, &control).unwrap_err();
         assert_eq!(error.failure.kind, FailureKind::Cancelled, "{error}");
     });
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
