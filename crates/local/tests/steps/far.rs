@@ -554,7 +554,7 @@ fn damaged() {
     let views = pair.stage();
     let damaged = views[1][0].clone();
     pair.leader().begin(0, 1, &[0, 1], vec![views]);
-    pair.there(&bench.path("beat"));
+    pair.there(&bench.path("up"));
     let replica = TierDir::new(&bench.path("tier"), "ws", "n1").part(&damaged.key);
     std::fs::write(replica.join("p1/f"), "something else").unwrap();
     bench.write("go", "");
