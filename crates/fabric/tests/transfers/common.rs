@@ -43,7 +43,7 @@ pub(crate) fn client_of(server: &Server) -> Client {
         run: RUN,
         key: KEY,
         patience: Patience {
-            stall: Duration::from_secs(5),
+            stall: Duration::from_secs(20),
             crowded: Duration::from_secs(2),
             ..Patience::default()
         },

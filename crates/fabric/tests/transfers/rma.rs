@@ -132,7 +132,7 @@ fn a_file_that_is_cut_under_a_window_is_found_out() {
         let ends = &both.ends;
         let hasty = Arc::new(Client {
             patience: Patience {
-                stall: Duration::from_secs(3),
+                stall: Duration::from_secs(8),
                 ..Patience::default()
             },
             way: both.client.way.clone(),
@@ -194,7 +194,7 @@ fn what_does_not_work_is_given_up() {
     let client = Arc::new(Client {
         way: Way::Windows(Rma::load(&library, "sockets").unwrap()),
         patience: Patience {
-            stall: Duration::from_secs(1),
+            stall: Duration::from_secs(8),
             ..Patience::default()
         },
         ..client_of(&both.server)
@@ -298,7 +298,7 @@ fn liar(
         address: wire(both.server.address(), back),
         way: both.client.way.clone(),
         patience: Patience {
-            stall: Duration::from_secs(1),
+            stall: Duration::from_secs(8),
             ..Patience::default()
         },
         ..client_of(&both.server)

@@ -178,7 +178,7 @@ fn liar(ends: &Ends, lie: Vec<u8>, then_close: bool) -> Arc<Client> {
     Arc::new(Client {
         address,
         patience: Patience {
-            stall: Duration::from_millis(300),
+            stall: Duration::from_secs(3),
             ..Patience::default()
         },
         ..client_of(&ends.server)
