@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 #[path = "../../../ranks/tests/common/ports.rs"]
-mod ports;
+pub(crate) mod ports;
 
 use ports::free_port;
 use std::os::unix::fs::PermissionsExt;

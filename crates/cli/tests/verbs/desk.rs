@@ -1,10 +1,7 @@
 //! A folder of devices, the plug-in, and pairs of programs.
 
-#[path = "../../../ranks/tests/common/ports.rs"]
-mod ports;
-
 use crate::linked::{library, said, source};
-use ports::free_port;
+use crate::nodes::ports::free_port;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
