@@ -389,6 +389,15 @@ fn after_a_loss_of_power_it_goes_on_from_the_newest_image_that_is_whole() {
     };
     let child = counting.run();
     counting.imaged(1);
+    // Stopped: while the next one is taken there is only one.
+    let tarn = Pid::from_child(&child);
+    until("two images", || {
+        let both = stop(tarn) && counting.images().len() == 2;
+        if !both {
+            send(Signal::CONT, &child);
+        }
+        both
+    });
     kill_all(child);
     let images = counting.images();
     assert_eq!(images.len(), 2, "two at most");
@@ -445,7 +454,7 @@ fn kill_criu(child: &Child) {
         })
     };
     // Stopped before that: what is ending already takes a signal without a trace.
-    until("CRIU", || criu().is_some_and(|pid| stop(pid)));
+    until("CRIU", || criu().is_some_and(stop));
     kill_process(criu().expect("CRIU, stopped"), Signal::KILL).expect("CRIU is killed");
 }
 
