@@ -1,7 +1,9 @@
 //! A step goes on at another node from a copy of the image of its processes.
 
 use super::{LATER, cluster};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use tarn_tests::desk::Desk;
 use tarn_tests::slurm::{Cluster, wait_until};
 
@@ -74,14 +76,21 @@ fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
         .first()
         .and_then(|p| Some(p.parent()?.display().to_string()));
     let folder = folder.expect("a copy");
-    if let Some(harm) = harm {
-        let line = harm.replace("FOLDER", &folder);
-        let done = cluster.node(3 - home).exec("root", &["bash", "-c", &line]);
-        done.unwrap_or_else(|e| panic!("{e:#}"));
+    let harms = harm.map(|harm| {
+        // Its node is silent first: what is on its way comes, is harmed too, and then the node is lost.
+        signal(&cluster, home, "-STOP");
+        harming(&cluster, 3 - home, &harm.replace("FOLDER", &folder))
+    });
+    if harms.is_none() {
+        how(&cluster, home);
     }
-    how(&cluster, home);
     let waited = wait_until("it goes on", LATER, || !printed(&desk, 2).is_empty());
     waited.unwrap_or_else(|e| panic!("{e:#}"));
+    if let Some(mut harms) = harms {
+        harms.kill().expect("the end of the harm");
+        harms.wait().expect("its end");
+        how(&cluster, home);
+    }
     desk.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
@@ -103,6 +112,18 @@ fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// Does harm on a node, and goes on with that.
+fn harming(cluster: &Cluster, node: usize, harm: &str) -> Child {
+    let line = format!("{harm}; echo done; while :; do {harm}; sleep 0.05; done 2> /dev/null");
+    let mut command = cluster.node(node).command("root", &["bash", "-c", &line]);
+    let mut harms = command.stdout(Stdio::piped()).spawn().expect("bash");
+    let mut done = String::new();
+    let out = harms.stdout.as_mut().expect("its output");
+    BufReader::new(out).read_line(&mut done).expect("a line");
+    assert_eq!(done, "done\n");
+    harms
+}
+
 /// How many images were copied.
 fn copied(desk: &Desk<'_>) -> usize {
     let log = std::fs::read(desk.path(".tarn/runs/counts-1/events.log"));
@@ -110,10 +131,14 @@ fn copied(desk: &Desk<'_>) -> usize {
     log.matches("\"copied\":{").count()
 }
 
+fn signal(cluster: &Cluster, node: usize, signal: &str) {
+    let words = ["pkill", signal, "-x", "tarnd"];
+    let sent = cluster.node(node).exec("root", &words);
+    sent.unwrap_or_else(|e| panic!("{e:#}"));
+}
+
 fn kill(cluster: &Cluster, node: usize) {
-    let kill = ["pkill", "-KILL", "-x", "tarnd"];
-    let killed = cluster.node(node).exec("root", &kill);
-    killed.unwrap_or_else(|e| panic!("{e:#}"));
+    signal(cluster, node, "-KILL");
 }
 
 #[test]

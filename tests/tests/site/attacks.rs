@@ -1,6 +1,8 @@
 //! Two ordinary users on one site.
 
 use crate::setup::Site;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 /// What a job of a user says; whether it ended well does not matter.
 pub(crate) fn ran(site: &Site, user: &str, script: &str) -> String {
@@ -163,8 +165,11 @@ fn attack_who_asks_from_another_host_is_who_munge_says() {
     // Nobody is shut out by those that only connect.
     let crowd = "import socket, time\nall = [socket.create_connection(('login', 7411)) for _ in range(200)]\nprint('there', flush=True)\ntime.sleep(5)";
     let mut crowd = node.command("bob", &["/usr/bin/python3", "-c", crowd]);
-    let mut crowd = crowd.spawn().expect("python3");
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let mut crowd = crowd.stdout(Stdio::piped()).spawn().expect("python3");
+    let mut there = String::new();
+    let out = crowd.stdout.as_mut().expect("its output");
+    BufReader::new(out).read_line(&mut there).expect("a line");
+    assert_eq!(there, "there\n");
     assert!(site.alice(&list).contains("w/secret"));
     crowd.wait().expect("its end");
     site.wait("others are served again", || {
