@@ -146,15 +146,19 @@ static int tarn_config_complete(void) {
     return 0;
 }
 
+static int open_partition(struct dsa_partition **opened) {
+    const uint32_t flags = read_only ? DSA_READ_ONLY : 0;
+    int code = name_count == 1 ? dsa_open(names[0], flags, opened)
+                               : dsa_open_cyclic(names, name_count, block, flags, opened);
+    return code == TARN_OK ? 0 : refused(code);
+}
+
 /* While errors are still seen by whoever starts the server. */
 static int tarn_get_ready(void) {
-    const uint32_t flags = read_only ? DSA_READ_ONLY : 0;
-    int code = name_count == 1 ? dsa_open(names[0], flags, &partition)
-                               : dsa_open_cyclic(names, name_count, block, flags, &partition);
-    if (code != TARN_OK)
-        return refused(code);
+    if (open_partition(&partition) < 0)
+        return -1;
     struct dsa_info info;
-    code = dsa_partition_info(partition, &info);
+    int code = dsa_partition_info(partition, &info);
     if (code != TARN_OK)
         return refused(code);
     if (no_volatile && info.power_fail == DSA_LOST) {
@@ -164,6 +168,15 @@ static int tarn_get_ready(void) {
             names[0]);
         return -1;
     }
+    return 0;
+}
+
+/* The server may be a child of who got ready: it has its own, before the other one is given back. */
+static int tarn_after_fork(void) {
+    struct dsa_partition *before = partition;
+    if (open_partition(&partition) < 0)
+        return -1;
+    dsa_close(before);
     return 0;
 }
 
@@ -367,6 +380,7 @@ static struct nbdkit_plugin plugin = {
     .config_help = CONFIG_HELP,
     .magic_config_key = "partition",
     .get_ready = tarn_get_ready,
+    .after_fork = tarn_after_fork,
     .open = tarn_open,
     .close = tarn_close_connection,
     .get_size = tarn_get_size,

@@ -71,6 +71,8 @@ pub struct Client {
     buffers: Mutex<Vec<Vec<u8>>>,
     user: Uid,
     node: String,
+    /// That connected: it is not its forked children's.
+    process: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -150,6 +152,7 @@ impl Client {
             buffers: Mutex::default(),
             user: 0,
             node: String::new(),
+            process: std::process::id(),
         };
         let hello = Request::Hello {
             oldest: OLDEST,
@@ -184,6 +187,11 @@ impl Client {
     }
 
     fn exchange(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Answer> {
+        // Before any lock, which another thread may have had when this process was forked.
+        if self.process != std::process::id() {
+            let text = "this connection is of the process that this one was forked from, which alone can use it: connect again";
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
         let number = {
             let mut state = lock(&self.state);
             if let Some(why) = &state.lost {
@@ -645,6 +653,7 @@ mod tests {
             buffers: Mutex::default(),
             user: 0,
             node: String::new(),
+            process: std::process::id(),
         };
         (client, there)
     }

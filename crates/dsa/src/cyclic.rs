@@ -66,6 +66,11 @@ pub struct Cyclic<S> {
 }
 
 impl<S: Storage> Cyclic<S> {
+    /// What it is made of.
+    pub fn parts(&self) -> &[S] {
+        &self.parts
+    }
+
     /// These storages, in this order; none where they are not as many as the layout says.
     pub fn new(parts: Vec<S>, layout: Layout) -> Option<Self> {
         (parts.len() as u64 == layout.parts).then_some(Self {

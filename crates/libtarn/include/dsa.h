@@ -3,7 +3,10 @@
  * pair, prepares requests, submits many at once, and reaps their completions.
  *
  * Link with -ltarn. No exit, and no threads but one, that takes no signals, for a queue pair that writes to a medium in units (docs/dsa.md).
- * A queue pair belongs to one thread; partitions are everybody's. From the
+ * A queue pair is for one thread at a time, and its rings are that thread's: a call gives TARN_EBUSY while another thread is in one, and
+ * dsa_submit() begins nothing. Partitions are everybody's. In a child of fork(), dsa_lock(), dsa_grow(), partitions of other nodes, and queue
+ * pairs that have more than mapped memory or a descriptor give TARN_EUNSUPPORTED, and dsa_submit() begins nothing; giving back what is the
+ * parent's succeeds and leaves the parent's as it is. The child opens its own. From the
  * first partition that is opened without DSA_NO_GUARD on there is a handler of SIGBUS (docs/dsa.md): install your own before.
  *
  * Every function that returns int gives TARN_OK or another of enum tarn_code (tarn.h), unless it says otherwise; tarn_last_error() then
@@ -156,7 +159,7 @@ int dsa_open(const char *partition, uint32_t flags, struct dsa_partition **opene
 /* Opens up to 1024 as one, in blocks of a multiple of 4096 bytes: byte x of it lies in partitions[x / block % count]. */
 int dsa_open_cyclic(const char *const *partitions, size_t count, uint64_t block, uint32_t flags,
                     struct dsa_partition **opened);
-/* Its regions stay. No other thread may use it meanwhile. */
+/* Its regions stay. A call of another thread with it that has begun ends before it goes. */
 int dsa_close(struct dsa_partition *partition);
 int dsa_partition_info(const struct dsa_partition *partition, struct dsa_info *info);
 /* Its bytes now; what others have added can be registered from now on. */

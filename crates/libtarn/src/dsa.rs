@@ -1,18 +1,21 @@
 //! `dsa.h`: direct access to storage memory. Partitions and queue pairs are known by their addresses, so that no wrong one does harm; only
 //! `dsa_submit` takes its caller's word.
 
+use crate::fork;
 use crate::guard::{guard, invalid};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tarn_partitions::{
-    Grant, Hold, Info, Level, MAX_PARTS, Memory, OpenOptions, Options, Partition, PowerFail, Queue,
-    Refusal, Who,
+    Code, Grant, Hold, Info, Level, MAX_PARTS, Memory, OpenOptions, Options, Partition, PowerFail,
+    Queue, Refusal, Who,
 };
 
 /// Flags of `dsa_open` and `dsa_open_cyclic`.
@@ -51,42 +54,77 @@ pub struct dsa_info {
     pub unit: u32,
 }
 
-static PARTITIONS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+/// Those that C has, by their addresses. A call has a share of its own: what is closed meanwhile is gone when that call has ended.
+static PARTITIONS: Mutex<BTreeMap<usize, Arc<Partition>>> = Mutex::new(BTreeMap::new());
 static QUEUES: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-fn lock(known: &Mutex<BTreeSet<usize>>) -> MutexGuard<'_, BTreeSet<usize>> {
+fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hands something to C.
-///
-/// # Safety
-/// `to` is NULL or can be written.
-unsafe fn give<T>(
-    known: &Mutex<BTreeSet<usize>>,
-    to: *mut *mut T,
-    made: impl FnOnce() -> Result<T, Refusal>,
-) -> Result<(), Refusal> {
-    // SAFETY: as the caller says.
-    let to = unsafe { to.as_mut() }.ok_or_else(|| invalid("where it is to be put is NULL"))?;
-    *to = std::ptr::null_mut();
-    let made = Box::into_raw(Box::new(made()?));
-    lock(known).insert(made.addr());
-    *to = made;
-    Ok(())
+/// All tables, locked.
+pub(crate) type Held = (
+    MutexGuard<'static, BTreeMap<usize, Arc<Partition>>>,
+    MutexGuard<'static, BTreeSet<usize>>,
+);
+
+pub(crate) fn hold() -> Held {
+    (lock(&PARTITIONS), lock(&QUEUES))
 }
 
-/// Takes something back.
+/// A queue pair, as C has it: it begins with its rings.
+#[repr(C)]
+#[allow(non_camel_case_types)]
+pub struct dsa_queue {
+    queue: Queue,
+    /// A thread is in a call.
+    is_busy: AtomicBool,
+}
+
+/// A queue pair for one call: no other thread gets in meanwhile.
+struct Claimed<'q> {
+    queue: &'q mut Queue,
+    is_busy: &'q AtomicBool,
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.is_busy.store(false, Ordering::Release);
+    }
+}
+
+impl Deref for Claimed<'_> {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        self.queue
+    }
+}
+
+impl DerefMut for Claimed<'_> {
+    fn deref_mut(&mut self) -> &mut Queue {
+        self.queue
+    }
+}
+
+/// `None`: another thread is in a call.
 ///
 /// # Safety
-/// It came from [`give`] with the same table, or is anything else, and no other thread uses it.
-unsafe fn take_back<T>(known: &Mutex<BTreeSet<usize>>, from: *mut T) -> Result<(), Refusal> {
-    if !lock(known).remove(&from.addr()) {
-        return Err(unknown());
-    }
-    // SAFETY: it was given, and not taken back before.
-    drop(unsafe { Box::from_raw(from) });
-    Ok(())
+/// It is there, and stays there until it is given back.
+#[inline]
+unsafe fn claim<'q>(from: *mut dsa_queue) -> Option<Claimed<'q>> {
+    // SAFETY: as the caller says; what several threads look at is atomic.
+    let is_busy = unsafe { &*(&raw const (*from).is_busy) };
+    (!is_busy.swap(true, Ordering::Acquire)).then(|| Claimed {
+        // SAFETY: as the caller says; no other thread has it, as it would be busy.
+        queue: unsafe { &mut *(&raw mut (*from).queue) },
+        is_busy,
+    })
+}
+
+fn busy() -> Refusal {
+    let text = "another thread is in a call with this queue pair: it is for one thread at a time";
+    Refusal::new(Code::Busy, text)
 }
 
 fn unknown() -> Refusal {
@@ -94,21 +132,36 @@ fn unknown() -> Refusal {
 }
 
 /// # Safety
-/// Nobody takes it back meanwhile.
-unsafe fn partition<'p>(from: *const Partition) -> Result<&'p Partition, Refusal> {
-    match lock(&PARTITIONS).contains(&from.addr()) {
-        // SAFETY: it was given, and not taken back.
-        true => Ok(unsafe { &*from }),
-        false => Err(unknown()),
-    }
+/// `opened` is NULL or can be written.
+unsafe fn give(
+    opened: *mut *mut Partition,
+    open: impl FnOnce() -> Result<Partition, Refusal>,
+) -> Result<(), Refusal> {
+    fork::heed();
+    // SAFETY: as the caller says.
+    let to = unsafe { opened.as_mut() }.ok_or_else(nowhere)?;
+    *to = std::ptr::null_mut();
+    let made = Arc::new(open()?);
+    let at = Arc::as_ptr(&made);
+    lock(&PARTITIONS).insert(at.addr(), made);
+    *to = at.cast_mut();
+    Ok(())
 }
 
-/// # Safety
-/// It is of this thread.
-unsafe fn queue<'q>(from: *mut Queue) -> Result<&'q mut Queue, Refusal> {
-    match lock(&QUEUES).contains(&from.addr()) {
-        // SAFETY: it was given, and not taken back; one thread uses it.
-        true => Ok(unsafe { &mut *from }),
+fn nowhere() -> Refusal {
+    invalid("where it is to be put is NULL")
+}
+
+fn partition(from: *const Partition) -> Result<Arc<Partition>, Refusal> {
+    let found = lock(&PARTITIONS).get(&from.addr()).cloned();
+    found.ok_or_else(unknown)
+}
+
+fn queue<'q>(from: *mut dsa_queue) -> Result<Claimed<'q>, Refusal> {
+    let known = lock(&QUEUES);
+    match known.contains(&from.addr()) {
+        // SAFETY: it was given, and not taken back: that waits for the table, and finds it busy then.
+        true => unsafe { claim(from) }.ok_or_else(busy),
         false => Err(unknown()),
     }
 }
@@ -228,11 +281,7 @@ pub unsafe extern "C" fn dsa_open(
     guard(|| {
         let options = open_options(flags)?;
         // SAFETY: as the header says.
-        unsafe {
-            give(&PARTITIONS, opened, || {
-                Partition::open(named(name)?, options)
-            })
-        }
+        unsafe { give(opened, || Partition::open(named(name)?, options)) }
     })
 }
 
@@ -256,7 +305,7 @@ pub unsafe extern "C" fn dsa_open_cyclic(
         let paths = paths.collect::<Result<Vec<_>, _>>()?;
         let open = || Partition::open_cyclic(&paths, block, options);
         // SAFETY: as the header says.
-        unsafe { give(&PARTITIONS, opened, open) }
+        unsafe { give(opened, open) }
     })
 }
 
@@ -272,8 +321,10 @@ fn open_options(flags: u32) -> Result<OpenOptions, Refusal> {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsa_close(from: *mut Partition) -> c_int {
-    // SAFETY: as the header says.
-    guard(|| unsafe { take_back(&PARTITIONS, from) })
+    guard(|| {
+        let partition = lock(&PARTITIONS).remove(&from.addr());
+        partition.map(drop).ok_or_else(unknown)
+    })
 }
 
 // SAFETY: as above.
@@ -281,7 +332,7 @@ pub unsafe extern "C" fn dsa_close(from: *mut Partition) -> c_int {
 pub unsafe extern "C" fn dsa_partition_info(from: *const Partition, info: *mut dsa_info) -> c_int {
     guard(|| {
         // SAFETY: as the header says.
-        let (partition, info) = unsafe { (partition(from)?, info.as_mut()) };
+        let (partition, info) = (partition(from)?, unsafe { info.as_mut() });
         let info = info.ok_or_else(|| invalid("`info` is NULL"))?;
         *info = told(&partition.info()?, Some(partition.promises().power_fail));
         Ok(())
@@ -293,7 +344,7 @@ pub unsafe extern "C" fn dsa_partition_info(from: *const Partition, info: *mut d
 pub unsafe extern "C" fn dsa_size(from: *const Partition, bytes: *mut u64) -> c_int {
     guard(|| {
         // SAFETY: as the header says.
-        let (partition, bytes) = unsafe { (partition(from)?, bytes.as_mut()) };
+        let (partition, bytes) = (partition(from)?, unsafe { bytes.as_mut() });
         *bytes.ok_or_else(|| invalid("`bytes` is NULL"))? = partition.size()?;
         Ok(())
     })
@@ -304,7 +355,7 @@ pub unsafe extern "C" fn dsa_size(from: *const Partition, bytes: *mut u64) -> c_
 pub unsafe extern "C" fn dsa_grow(from: *const Partition, bytes: u64, now: *mut u64) -> c_int {
     guard(|| {
         // SAFETY: as the header says.
-        let (partition, now) = unsafe { (partition(from)?, now.as_mut()) };
+        let (partition, now) = (partition(from)?, unsafe { now.as_mut() });
         let size = partition.grow(bytes)?;
         if let Some(now) = now {
             *now = size;
@@ -323,8 +374,7 @@ pub unsafe extern "C" fn dsa_lock(from: *const Partition, kind: c_int) -> c_int 
             2 => Hold::Alone,
             _ => return Err(invalid("there is no such kind of a lock")),
         };
-        // SAFETY: as the header says.
-        unsafe { partition(from) }?.lock(hold)
+        partition(from)?.lock(hold)
     })
 }
 
@@ -366,7 +416,7 @@ pub unsafe extern "C" fn dsa_queue_create(
     entries: u32,
     level: u32,
     flags: u32,
-    created: *mut *mut Queue,
+    created: *mut *mut dsa_queue,
 ) -> c_int {
     guard(|| {
         only(flags, VOLATILE)?;
@@ -376,22 +426,42 @@ pub unsafe extern "C" fn dsa_queue_create(
             level: level.ok_or_else(|| invalid("there is no such level"))?,
             volatile: flags & VOLATILE != 0,
         };
+        fork::heed();
         // SAFETY: as the header says.
-        unsafe { give(&QUEUES, created, || Queue::new(entries, options)) }
+        let to = unsafe { created.as_mut() }.ok_or_else(nowhere)?;
+        *to = std::ptr::null_mut();
+        let made = Box::into_raw(Box::new(dsa_queue {
+            queue: Queue::new(entries, options)?,
+            is_busy: AtomicBool::new(false),
+        }));
+        lock(&QUEUES).insert(made.addr());
+        *to = made;
+        Ok(())
     })
 }
 
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dsa_queue_destroy(from: *mut Queue) -> c_int {
-    // SAFETY: as the header says.
-    guard(|| unsafe { take_back(&QUEUES, from) })
+pub unsafe extern "C" fn dsa_queue_destroy(from: *mut dsa_queue) -> c_int {
+    guard(|| {
+        // Busy for ever, so that no other call gets in.
+        let claimed = std::mem::ManuallyDrop::new(queue(from)?);
+        if !lock(&QUEUES).remove(&from.addr()) {
+            return Err(unknown());
+        }
+        // A child's copy of what is its parent's stays as it is: to end it would end the parent's.
+        if claimed.is_here() {
+            // SAFETY: it was given, it is in the table no more, and whoever was in a call with it has left.
+            drop(unsafe { Box::from_raw(from) });
+        }
+        Ok(())
+    })
 }
 
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsa_register_memory(
-    from: *mut Queue,
+    from: *mut dsa_queue,
     address: *mut c_void,
     length: usize,
     flags: u32,
@@ -399,7 +469,7 @@ pub unsafe extern "C" fn dsa_register_memory(
 ) -> c_int {
     guard(|| {
         // SAFETY: as the header says.
-        let (queue, region) = unsafe { (queue(from)?, region.as_mut()) };
+        let (mut queue, region) = (queue(from)?, unsafe { region.as_mut() });
         let region = region.ok_or_else(|| invalid("`region` is NULL"))?;
         only(flags, REGION_READ_ONLY)?;
         let start = NonNull::new(address.cast()).filter(|start| {
@@ -417,7 +487,7 @@ pub unsafe extern "C" fn dsa_register_memory(
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsa_register_partition(
-    from: *mut Queue,
+    from: *mut dsa_queue,
     of: *const Partition,
     start: u64,
     length: u64,
@@ -426,43 +496,50 @@ pub unsafe extern "C" fn dsa_register_partition(
 ) -> c_int {
     guard(|| {
         // SAFETY: as the header says.
-        let (queue, of, region) = unsafe { (queue(from)?, partition(of)?, region.as_mut()) };
+        let region = unsafe { region.as_mut() };
+        let (mut queue, of) = (queue(from)?, partition(of)?);
         let region = region.ok_or_else(|| invalid("`region` is NULL"))?;
         only(flags, REGION_READ_ONLY)?;
-        *region = queue.register(of, start, length, flags & REGION_READ_ONLY == 0)?;
+        *region = queue.register(&of, start, length, flags & REGION_READ_ONLY == 0)?;
         Ok(())
     })
 }
 
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dsa_unregister(from: *mut Queue, region: u32) -> c_int {
-    // SAFETY: as the header says.
-    guard(|| unsafe { queue(from) }?.unregister(region))
+pub unsafe extern "C" fn dsa_unregister(from: *mut dsa_queue, region: u32) -> c_int {
+    guard(|| queue(from)?.unregister(region))
 }
 
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dsa_submit(from: *mut Queue) -> u32 {
+pub unsafe extern "C" fn dsa_submit(from: *mut dsa_queue) -> u32 {
     // SAFETY: as the header says. Nothing in it panics: rings and regions are looked at as anything that C may have written to them.
-    unsafe { from.as_mut() }.map_or(0, Queue::submit)
+    // Another thread that is in a call begins what there is.
+    match from.is_null() {
+        true => 0,
+        // SAFETY: as above.
+        false => unsafe { claim(from) }.map_or(0, |mut queue| queue.submit()),
+    }
 }
 
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dsa_wait(from: *mut Queue, completions: u32, patience_ns: u64) -> c_int {
+pub unsafe extern "C" fn dsa_wait(
+    from: *mut dsa_queue,
+    completions: u32,
+    patience_ns: u64,
+) -> c_int {
     let patience = Duration::from_nanos(patience_ns);
-    // SAFETY: as the header says.
-    guard(|| unsafe { queue(from) }?.wait(completions, patience))
+    guard(|| queue(from)?.wait(completions, patience))
 }
 
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dsa_fd(from: *mut Queue) -> c_int {
+pub unsafe extern "C" fn dsa_fd(from: *mut dsa_queue) -> c_int {
     let mut fd = -1;
     guard(|| {
-        // SAFETY: as the header says.
-        fd = unsafe { queue(from) }?.event()?.as_raw_fd();
+        fd = queue(from)?.event()?.as_raw_fd();
         Ok(())
     });
     fd

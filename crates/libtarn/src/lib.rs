@@ -10,6 +10,7 @@
 mod abi;
 mod calls;
 mod dsa;
+mod fork;
 mod guard;
 mod phx;
 

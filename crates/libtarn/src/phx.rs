@@ -11,3 +11,13 @@ pub use abi::{
 pub use calls::*;
 pub use objects::*;
 pub use readers::*;
+
+/// All tables, locked.
+pub(crate) type Held = (
+    objects::Held,
+    std::sync::MutexGuard<'static, readers::Readers>,
+);
+
+pub(crate) fn hold() -> Held {
+    (objects::hold(), readers::lock())
+}

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tarn.h"
@@ -177,6 +178,21 @@ int main(int argc, char **argv)
     for (int n = 0; n < 4; n++) {
         CHECK(pthread_create(&threads[n], NULL, work, &counts[n]) == 0);
     }
+    /* In the middle of that: a child is told that the connection is its parent's, gives it back without harm, and has its own. */
+    pid_t child = fork();
+    if (child == 0) {
+        struct tarn_stats stats;
+        alarm(60);
+        CHECK(tarn_stats(tarn, &stats) == TARN_EUNSUPPORTED);
+        CHECK(strstr(tarn_last_error(), "forked") != NULL);
+        tarn_close(tarn);
+        CHECK(tarn_connect(NULL, &tarn) == TARN_OK);
+        CHECK(tarn_stats(tarn, &stats) == TARN_OK);
+        tarn_close(tarn);
+        _exit(0);
+    }
+    int how;
+    CHECK(child > 0 && waitpid(child, &how, 0) == child && how == 0);
     for (int n = 0; n < 4; n++) {
         CHECK(pthread_join(threads[n], NULL) == 0 && counts[n] == 100);
     }

@@ -64,3 +64,43 @@ fn the_page_shows_a_program_that_works() {
     let text = said(Command::new(&program).arg(folder.path().join("field")));
     assert_eq!(text, "no error, 8\nno error, 0\n");
 }
+
+/// A program forks in the middle of requests, and its threads come at once to what is one thread's: each call is done or gives its code, and
+/// nothing is corrupted, as far as sanitizers see the program's side.
+#[test]
+fn attack_forks_and_threads_get_a_code_and_corrupt_nothing() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let address = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let thread = ["-fsanitize=thread"];
+    let fork = ("fork", "children are told, and their parents' go on\n");
+    let churn = ("churn", "no child waits for a call of its parent's\n");
+    let threads = ("threads", "each call was done or told\n");
+    // ThreadSanitizer lets no child of several threads live on, and AddressSanitizer's memory is locked in a child whose parent's other threads
+    // asked for some.
+    let builds: [(&str, &[&str], &[(&str, &str)]); 3] = [
+        ("plain", &[], &[fork, churn, threads]),
+        ("address", &address, &[fork, threads]),
+        ("thread", &thread, &[threads]),
+    ];
+    // It does not see how the library, which is not compiled for it, keeps its threads apart: what it looks at is the program.
+    let ignored = folder.path().join("ignored");
+    std::fs::write(&ignored, "called_from_lib:libtarn.so\n").unwrap();
+    let ignored = format!("suppressions={}", ignored.display());
+    for (name, extra, modes) in builds {
+        let program = folder.path().join(name);
+        let flags = [&["-std=c11", "-D_GNU_SOURCE"], extra].concat();
+        said(&mut compiler("cc", &flags, &["tests/forks.c"], &program));
+        for (mode, wanted) in modes {
+            let partitions = folder.path().join(format!("{name}.{mode}.d"));
+            std::fs::create_dir(&partitions).unwrap();
+            let mut run = Command::new(&program);
+            run.env("TSAN_OPTIONS", &ignored);
+            if *mode != "threads" {
+                // A child has what its parent's threads have, and not the threads: that looks like a leak.
+                run.env("ASAN_OPTIONS", "detect_leaks=0");
+            }
+            let text = said(run.arg(&partitions).arg(mode));
+            assert_eq!(text, *wanted, "{name} {mode}");
+        }
+    }
+}

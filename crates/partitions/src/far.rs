@@ -3,6 +3,7 @@
 use crate::folder::refused;
 use crate::here::{read_only, taken};
 use crate::name::InSpace;
+use crate::queue::of_parent;
 use crate::{Code, Info, OpenOptions, Refusal};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -35,6 +36,8 @@ pub(crate) struct FarPart {
     no_windows: AtomicBool,
     /// It has it open there for as long as this is, and tells its size.
     stream: Mutex<Wire>,
+    /// Whose that is.
+    process: u32,
 }
 
 impl FarPart {
@@ -52,6 +55,7 @@ impl FarPart {
             far,
             no_windows: AtomicBool::new(false),
             stream: Mutex::new(stream),
+            process: std::process::id(),
         })
     }
 
@@ -95,6 +99,10 @@ impl FarPart {
 
     /// Asks its node for something; what it says of that.
     fn ask(&self, verb: Verb, operand: u64) -> Result<Result<u64, Failure>, Refusal> {
+        // Before the lock, which another thread may have had when this process was forked.
+        if self.process != std::process::id() {
+            return Err(of_parent("this open partition"));
+        }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = Ask {
             operand,

@@ -4,6 +4,7 @@ use crate::folder::{Folder, divide};
 use crate::here::read_only;
 use crate::name::{Name, of_step};
 use crate::part::Part;
+use crate::queue::of_parent;
 use crate::store::Store;
 use crate::{Code, Refusal};
 use std::collections::BTreeSet;
@@ -106,6 +107,8 @@ pub struct Partition {
     /// Of several.
     layout: Option<Layout>,
     options: OpenOptions,
+    /// That opened it: its locks are not its forked children's, who have the same open files.
+    process: u32,
 }
 
 impl Partition {
@@ -217,6 +220,7 @@ impl Partition {
             own: OPENED.fetch_add(1, Ordering::Relaxed),
             layout: None,
             options,
+            process: std::process::id(),
         }
     }
 
@@ -247,6 +251,7 @@ impl Partition {
             own: OPENED.fetch_add(1, Ordering::Relaxed),
             layout: Some(layout),
             options,
+            process: std::process::id(),
         };
         let identities: BTreeSet<_> = cyclic.parts().map(Part::identity).collect();
         match identities.len() == paths.len() {
@@ -296,11 +301,19 @@ impl Partition {
         if !self.options.writable {
             return Err(read_only(&self.paths[0]));
         }
+        self.check()?;
         let each = self.layout.map_or(size, |layout| layout.part(size));
         for (path, part) in self.paths.iter().zip(self.parts()) {
             part.grow(path, each)?;
         }
         self.size()
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(of_parent("this open partition")),
+        }
     }
 
     fn whole(&self, part: u64) -> u64 {
@@ -311,8 +324,12 @@ impl Partition {
     /// else heeds it, and it goes with this open partition, however its process ends.
     ///
     /// # Errors
-    /// `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
+    /// `UNSUPPORTED` in a forked child, which has nothing of its own to give back. `BUSY` when somebody else holds it otherwise; `DENIED` where it is to be held alone by who may only read.
     pub fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        match self.check() {
+            Err(_) if what == Hold::Nothing => return Ok(()),
+            checked => checked?,
+        }
         self.first.lock(what)
     }
 

@@ -30,6 +30,9 @@ pub struct Queue {
     lent: bool,
     /// It is told of what is under way, too.
     told: bool,
+    /// The process that alone can use it, from when it has more than mapped memory: a thread, a stream, descriptors that a forked child would
+    /// share with its parent.
+    process: Option<u32>,
 }
 
 /// What becomes readable with completions.
@@ -83,7 +86,21 @@ impl Queue {
             event: None,
             lent: false,
             told: true,
+            process: None,
         })
+    }
+
+    /// Whether this process can use it: what it has may be of the one that this one was forked from.
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        self.process.is_none_or(|own| own == std::process::id())
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        match self.is_here() {
+            true => Ok(()),
+            false => Err(of_parent("this queue pair")),
+        }
     }
 
     /// A region of the program's memory.
@@ -91,6 +108,7 @@ impl Queue {
     /// # Errors
     /// `BUSY` where there are too many.
     pub fn register_memory(&mut self, memory: Memory) -> Result<RegionId, Refusal> {
+        self.check()?;
         self.pair.register_memory(memory).map_err(no_region)
     }
 
@@ -106,6 +124,7 @@ impl Queue {
         length: u64,
         writable: bool,
     ) -> Result<RegionId, Refusal> {
+        self.check()?;
         if writable && !partition.is_writable() {
             let text = "the partition was opened to be read only";
             return Err(Refusal::new(Code::Denied, text));
@@ -117,6 +136,9 @@ impl Queue {
             Some(number) => self.pair.register(number, start, length, writable),
             None => {
                 let store = partition.store()?;
+                if !store.is_mapped() {
+                    self.process = Some(std::process::id());
+                }
                 let made = self.pair.register_new(store, start, length, writable);
                 if let Some(Event { poll, count }) = &self.event {
                     self.told = self.pair.notify(count.as_fd(), poll.as_fd());
@@ -135,6 +157,7 @@ impl Queue {
     /// # Errors
     /// `BUSY` while requests under way name it, `INVALID` where there is none.
     pub fn unregister(&mut self, region: RegionId) -> Result<(), Refusal> {
+        self.check()?;
         self.pair.unregister(region).map_err(|why| match why {
             NoRegion::Busy => {
                 let text = "requests under way name the region: reap their completions first";
@@ -149,9 +172,13 @@ impl Queue {
         self.pair.rings().prepare(request)
     }
 
-    /// Begins what was prepared, as far as there is room for its completions, and takes the ends of what is under way. How many were begun.
+    /// Begins what was prepared, as far as there is room for its completions, and takes the ends of what is under way. How many were begun:
+    /// none in a forked child that cannot use it.
     #[inline]
     pub fn submit(&mut self) -> u32 {
+        if !self.is_here() {
+            return 0;
+        }
         if self.lent {
             self.clear();
         }
@@ -184,6 +211,7 @@ impl Queue {
     /// # Errors
     /// `TIMEDOUT` when there are fewer after that time, `INVALID` where there will never be as many.
     pub fn wait(&mut self, completions: u32, patience: Duration) -> Result<(), Refusal> {
+        self.check()?;
         let until = Instant::now().checked_add(patience);
         let waited = self.wait_until(completions, until, patience);
         if self.lent && self.pair.rings().completed() > 0 {
@@ -244,6 +272,7 @@ impl Queue {
         let event = match self.event.take() {
             Some(event) => event,
             None => {
+                self.process = Some(std::process::id());
                 let event = Event::new();
                 let event = event.map_err(refused("make", Path::new("an eventfd")))?;
                 self.told = self.pair.notify(event.count.as_fd(), event.poll.as_fd());
@@ -264,12 +293,21 @@ impl Queue {
     /// # Errors
     /// When the system gives none.
     pub fn event(&mut self) -> Result<BorrowedFd<'_>, Refusal> {
+        self.check()?;
         self.make_event()?;
         if !std::mem::replace(&mut self.lent, true) && self.pair.rings().completed() > 0 {
             self.ring();
         }
         Ok(self.make_event()?.poll.as_fd())
     }
+}
+
+/// What a forked child is told of what is its parent's.
+pub(crate) fn of_parent(what: &str) -> Refusal {
+    let text = format!(
+        "{what} is of the process that this one was forked from, which alone can use it: open partitions and create queue pairs in this one"
+    );
+    Refusal::new(Code::Unsupported, text)
 }
 
 fn no_region(why: NoRegion) -> Refusal {

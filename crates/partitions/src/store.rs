@@ -24,6 +24,17 @@ pub(crate) enum Store {
     Many(Cyclic<Hands>),
 }
 
+impl Store {
+    /// Whether it is nothing but mapped memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        let is_mapped = |hands: &Hands| matches!(hands, Hands::Mapped(_));
+        match self {
+            Self::One(hands) => is_mapped(hands),
+            Self::Many(all) => all.parts().iter().all(is_mapped),
+        }
+    }
+}
+
 /// A storage that is one of several: whichever it is, it is asked.
 macro_rules! any {
     ($whole:ident: $($one:ident),+) => {

@@ -2,6 +2,7 @@
 
 use super::abi::{guard, invalid};
 use super::calls::{give, path, text};
+use crate::fork;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,15 @@ static DRAFTS: Mutex<BTreeMap<usize, Draft>> = Mutex::new(BTreeMap::new());
 
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) type Held = (
+    MutexGuard<'static, BTreeMap<usize, Object>>,
+    MutexGuard<'static, BTreeMap<usize, Draft>>,
+);
+
+pub(super) fn hold() -> Held {
+    (lock(&MAPPED), lock(&DRAFTS))
 }
 
 const TEXT: usize = 256;
@@ -194,6 +204,7 @@ pub unsafe extern "C" fn tarn_object_map(
             data.write(start.cast());
             give(info, (&object.info()).into());
         }
+        fork::heed();
         lock(&MAPPED).insert(start as usize, object);
         Ok(None)
     })
@@ -233,6 +244,7 @@ pub unsafe extern "C" fn tarn_object_create(
         let start = draft.bytes().as_mut_ptr();
         // SAFETY: not NULL.
         unsafe { memory.write(start.cast()) };
+        fork::heed();
         lock(&DRAFTS).insert(start as usize, draft);
         Ok(None)
     })

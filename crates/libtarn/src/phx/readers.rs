@@ -3,6 +3,7 @@
 
 use super::abi::{guard, invalid, phx_version, phx_version_info};
 use super::calls::{give, named, path, text};
+use crate::fork;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ pub struct phx_reader {
     _private: [u8; 0],
 }
 
-struct Readers {
+pub(crate) struct Readers {
     open: BTreeMap<usize, Arc<Reader>>,
     last: usize,
 }
@@ -28,7 +29,7 @@ static READERS: Mutex<Readers> = Mutex::new(Readers {
     last: 0,
 });
 
-fn lock() -> MutexGuard<'static, Readers> {
+pub(crate) fn lock() -> MutexGuard<'static, Readers> {
     READERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -68,6 +69,7 @@ pub unsafe extern "C" fn phx_open_version(
             }
         };
         let opened = Arc::new(Reader::open(which)?);
+        fork::heed();
         let mut readers = lock();
         readers.last += 1;
         let number = readers.last;
