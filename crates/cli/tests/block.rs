@@ -2,6 +2,8 @@
 
 #[path = "nbd/far.rs"]
 mod far;
+#[path = "nbd/hostile.rs"]
+mod hostile;
 #[path = "nbd/kernel.rs"]
 mod kernel;
 mod nbd;
