@@ -157,6 +157,32 @@ fn checksum(bytes: &[u8]) -> (String, String) {
     ("content-md5".into(), sum)
 }
 
+/// Objects of one listing: what holds them in memory has its own, smaller bound.
+const MAX_LISTED: u64 = 100_000_000;
+
+/// How far a listing is. Stores give keys in their order, so a page that begins before the end of the one before leads back.
+#[derive(Default)]
+struct Listing {
+    last: Option<String>,
+    listed: u64,
+}
+
+impl Listing {
+    /// Whether a page goes on from the one before.
+    fn goes_on(&mut self, (found, next): (&[Found], Option<&str>)) -> bool {
+        let ends = [found.first(), found.last()].map(|f| f.map(|f| &f.key));
+        let is_further = match (&self.last, ends[0]) {
+            (Some(last), Some(first)) => first > last,
+            // One without objects, of which another is to follow, would never end.
+            (_, None) => next.is_none(),
+            (None, Some(_)) => true,
+        };
+        self.last = ends[1].cloned().or(self.last.take());
+        self.listed += found.len() as u64;
+        is_further && self.listed <= MAX_LISTED
+    }
+}
+
 /// A page of a listing: its objects, and where the next one begins.
 type Page = (Vec<Found>, Option<String>);
 
@@ -199,14 +225,14 @@ impl ObjectStore for Client {
     ) -> Result<()> {
         let sender = self.sender(at)?;
         let mut token: Option<String> = None;
+        let mut listing = Listing::default();
         loop {
             let request = Request::get("list", at);
             let answer = sender.done_text(&request, watch, &|bucket, keys| {
                 page(bucket, keys, &at.key, token.as_deref())
             })?;
             let (found, next) = parsed(at, &answer)?;
-            // A token that leads to itself would never end.
-            if next.is_some() && (next == token || found.is_empty()) {
+            if !listing.goes_on((&found, next.as_deref())) {
                 let text = format!(
                     "the store's list of {at} does not go on: try again, or ask who runs it"
                 );
@@ -393,5 +419,32 @@ impl Client {
             Answer::Refused(r) if matches!(r.code.as_str(), "NoSuchKey" | "NoSuchUpload") => Ok(()),
             Answer::Refused(refusal) => Err(refusal.error(request, &sender)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(key: &str) -> Found {
+        Found {
+            key: key.into(),
+            size: 0,
+            etag: String::new(),
+            modified: 0,
+            tags: Tags::new(),
+        }
+    }
+
+    #[test]
+    fn a_listing_goes_on_only_forwards_and_not_for_ever() {
+        let mut listing = Listing::default();
+        let (a, b) = ([found("a"), found("b")], [found("c")]);
+        assert!(listing.goes_on((&a, Some("t"))) && listing.goes_on((&b, Some("u"))));
+        // The last one may have none.
+        assert!(listing.goes_on((&[], None)));
+        assert!(!listing.goes_on((&[], Some("v"))) && !listing.goes_on((&b, Some("v"))));
+        listing.listed = MAX_LISTED;
+        assert!(!listing.goes_on((&[found("z")], None)));
     }
 }

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod lies;
 mod tls;
 
 use common::{Bucket, Proxy, busy, client, many, refusal, swift};
