@@ -114,10 +114,10 @@ impl DerefMut for Claimed<'_> {
 #[inline]
 unsafe fn claim<'q>(from: *mut dsa_queue) -> Option<Claimed<'q>> {
     // SAFETY: as the caller says; what several threads look at is atomic.
-    let is_busy = unsafe { &*(&raw const (*from).is_busy) };
+    let is_busy = unsafe { &(*from).is_busy };
     (!is_busy.swap(true, Ordering::Acquire)).then(|| Claimed {
         // SAFETY: as the caller says; no other thread has it, as it would be busy.
-        queue: unsafe { &mut *(&raw mut (*from).queue) },
+        queue: unsafe { &mut (*from).queue },
         is_busy,
     })
 }
