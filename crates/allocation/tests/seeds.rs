@@ -613,6 +613,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
+        prior_data: Vec::new(),
     };
     let mut watched = Watched {
         played: &mut played,

@@ -10,6 +10,7 @@ use crate::policy::Policy;
 use crate::units::Nanos;
 use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Something that happened in the world.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -155,6 +156,9 @@ pub struct Start {
     pub prior: Vec<PriorInstance>,
     /// Destinations that still hold what an earlier run put there.
     pub prior_dest: Vec<PriorDest>,
+    /// Datasets of other workflows that this run reads where they are stored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prior_data: Vec<PriorData>,
     /// The job whose nodes these are; none where all nodes are this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<String>,
@@ -192,6 +196,46 @@ pub struct PriorDest {
     pub data: DataId,
     /// The content hash of the version it holds: see [`version_hash`].
     pub hash: Hash,
+}
+
+/// A dataset of another workflow, in the version that the run reads: it is never changed, moved or removed. The other workflow is
+/// locked as long as the run is active.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorData {
+    /// The dataset of this workflow that stands for it.
+    pub data: DataId,
+    /// The workflow that it belongs to.
+    pub workflow: String,
+    /// The folder of that workflow on the tiers.
+    pub workspace: String,
+    /// Its name there.
+    pub dataset: String,
+    /// Its parts, under keys of this run.
+    pub parts: Vec<PriorPart>,
+}
+
+/// A part of a [`PriorData`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorPart {
+    /// The part. Its hash is known.
+    pub info: PartInfo,
+    /// Where its replicas are stored: by the tier of this run's cluster, the folder.
+    pub at: Vec<(Spot, PathBuf)>,
+}
+
+impl PriorData {
+    /// Its parts, as the run names them.
+    pub fn parts(&self) -> impl Iterator<Item = (PartRef, &PriorPart)> {
+        self.parts.iter().map(|part| {
+            let name = PartRef {
+                data: self.data,
+                version: 0,
+                origin: 0,
+                seq: part.info.seq,
+            };
+            (name, part)
+        })
+    }
 }
 
 /// The content hash of a version (or of some of its parts): of the parts' classes and hashes, whatever

@@ -82,7 +82,13 @@ impl History {
     fn happened(&mut self, event: &Event) {
         let now = self.now;
         match event {
-            Event::Started(start) => self.start = Some(start.clone()),
+            Event::Started(start) => {
+                for (part, prior) in start.prior_data.iter().flat_map(|d| d.parts()) {
+                    self.expand_anew(part, &prior.info);
+                    self.parts.insert(part, prior.info.clone());
+                }
+                self.start = Some(start.clone());
+            }
             Event::SourceListed { data, parts } => {
                 self.source_failures.remove(data);
                 for info in parts {

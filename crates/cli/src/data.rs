@@ -2,7 +2,7 @@
 
 mod copy;
 mod delivered;
-mod held;
+pub(crate) mod held;
 mod objects;
 mod put;
 mod site;
@@ -61,7 +61,8 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             from,
         } => match dest {
             Some(dest) if !object.object => {
-                let copied = Held::find(cli, dataset)?.copy_to(dest, run.as_deref(), false)?;
+                let copied =
+                    Held::find_to_read(cli, dataset)?.copy_to(dest, run.as_deref(), false)?;
                 let Some(why) = copied.lacks else {
                     return Ok(Exit::Success);
                 };
@@ -200,7 +201,7 @@ fn ls(cli: &Cli) -> CliResult {
 }
 
 fn where_is(cli: &Cli, dataset: &str) -> CliResult {
-    let held = Held::find(cli, dataset)?;
+    let held = Held::find_to_read(cli, dataset)?;
     for r in &held.rows {
         if cli.json {
             let line = serde_json::json!({

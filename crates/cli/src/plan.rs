@@ -7,6 +7,7 @@ use crate::print::{self, out, say};
 use crate::run::allocation::{Purpose, Reached};
 use crate::run::changes::{self, Changes};
 use crate::run::dropped::Dropped;
+use crate::run::others::Others;
 use crate::{cluster, state, workflow};
 use entries::Supposed;
 use serde::Serialize;
@@ -114,9 +115,13 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         }
         false => (Vec::new(), Vec::new()),
     };
+    let others = match dir.0.is_dir() || parsed.workflow.data.iter().any(|d| d.of.is_some()) {
+        true => Others::find(&dir, &parsed.workflow, &found, elsewhere)?,
+        false => Others::default(),
+    };
     let looks = changes::looks(&parsed.workflow, &dir, &workspace, &mover);
-    let changes = Changes::since_last(&dir, &parsed, &files, &looks);
-    let start = Start {
+    let changes = Changes::since_last(&dir, &parsed, &files, (&looks, &others.data));
+    let mut start = Start {
         run: format!("{}-plan", parsed.workflow.name),
         workspace,
         wall: crate::run::wall(),
@@ -128,11 +133,13 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         },
         prior,
         prior_dest,
+        prior_data: others.data.clone(),
         allocation: None,
         sealed: false,
     };
+    crate::run::others::set_aside(&mut start.cluster, &others.data);
     let seen = seen(&dir, &start.workflow);
-    let mut world = Simulation::new(&start, estimates(&start.workflow, seen, &looks));
+    let mut world = Simulation::new(&start, estimates(&start, seen, &looks));
     let mut journal = Memory(Vec::new());
     let first = Event::Started(Box::new(start.clone()));
     let mut alive = SignOfLife::new();
@@ -196,12 +203,19 @@ fn seen(dir: &tarn_base::layout::StateDir, w: &Workflow) -> Seen {
     seen
 }
 
-fn estimates(w: &Workflow, seen: Seen, looks: &changes::Looks) -> Estimates {
+fn estimates(start: &Start, seen: Seen, looks: &changes::Looks) -> Estimates {
+    let w = &start.workflow;
     let listed = looks.iter();
     let listed = listed.map(|(id, look)| (*id, list(w.dataset(*id), look)));
     let sources: BTreeMap<DataId, Result<Vec<PartInfo>, Failure>> = listed.collect();
     let known = sources.iter();
     let known = known.filter_map(|(id, parts)| Some((*id, parts.as_deref().ok()?)));
+    let of_others = start.prior_data.iter().map(|prior| {
+        let parts = prior.parts.iter().map(|part| part.info.clone());
+        (prior.data, parts.collect::<Vec<_>>())
+    });
+    let of_others: Vec<_> = of_others.collect();
+    let known = known.chain(of_others.iter().map(|(id, parts)| (*id, &parts[..])));
     let supposed: Supposed = entries::suppose(w, known);
     let steps: Vec<_> = w.steps.iter().map(|s| (s.name.clone(), s.time)).collect();
     let times = seen.run_times;

@@ -13,6 +13,7 @@ use energy::Metered;
 use files::Files;
 use margin::Margin;
 use opened::Watched;
+use others::Others;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +49,7 @@ mod kept;
 pub(crate) mod margin;
 mod opened;
 pub(crate) mod orphans;
+pub(crate) mod others;
 mod places;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
@@ -69,6 +71,8 @@ struct Session {
     /// Of a run that begins.
     seen: Option<Seen>,
     _lock: RunLock,
+    /// Data of other workflows stays as long as this is there.
+    _others: Others,
 }
 
 /// What a run sees of the files that its steps read beside datasets.
@@ -134,6 +138,7 @@ pub(crate) fn start(
     check(parsed, &found, args, reached.is_some())?;
     let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     places::check(&parsed.workflow, &workspace, &found, state, mover.as_ref())?;
+    let others = Others::find(state, &parsed.workflow, &found, reached.is_some())?;
     let mut catalogue = open_catalogue(state)?;
     if reached.is_none() {
         crate::data::expire(&mut catalogue, &parsed.workflow.name, mover.as_ref())?;
@@ -149,7 +154,7 @@ pub(crate) fn start(
         None => Changes::default(),
         Some(_) => {
             let looks = changes::looks(&parsed.workflow, state, &workspace, mover.as_ref());
-            Changes::since_last(state, parsed, &files, &looks)
+            Changes::since_last(state, parsed, &files, (&looks, &others.data))
         }
     };
     if reached.is_some()
@@ -170,6 +175,7 @@ pub(crate) fn start(
         },
         prior,
         prior_dest,
+        prior_data: others.data.clone(),
         allocation: reached.as_ref().map(|r| r.job().to_owned()),
         sealed: args.machine.transport == Transport::Sealed,
     };
@@ -207,6 +213,8 @@ pub(crate) fn start(
     if abilities.multi_node.is_err() || abilities.shared.is_err() || abilities.images.is_err() {
         able(parsed, &start.cluster, &abilities)?;
     }
+    start.prior_data = others.whole(state, &start.workspace, &mut *world)?;
+    others::set_aside(&mut start.cluster, &others.data);
     kept::keep_what_is_there(&mut start, &mut *world, &mut catalogue)?;
     let session = Session {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
@@ -221,6 +229,7 @@ pub(crate) fn start(
         energy,
         seen: Some(seen),
         _lock: lock,
+        _others: others,
     };
     session.drive(cli, args.report.as_deref())
 }
@@ -288,6 +297,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let history = history_of(&opened.records);
     files.check_for_resume(&begun.workflow, &history)?;
     places::takes(&begun.workflow, &begun.workspace, mover.as_ref())?;
+    let others = Others::again(&state, &begun)?;
     let margin = Margin::new(args.margin);
     let opening = Opening {
         files,
@@ -301,6 +311,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let known = history.parts.iter();
     let known = known.map(|(part, info)| (*part, info.clone()));
     world.know(known.collect()).exit(Exit::State)?;
+    others.whole(&state, &begun.workspace, &mut *world)?;
     let mut wanted = engine.replicas();
     wanted.extend(out_of_reach(&history));
     let found = world.inventory(&wanted).exit(Exit::State)?;
@@ -336,6 +347,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         energy,
         seen: None,
         _lock: lock,
+        _others: others,
     };
     session.drive(cli, args.report.as_deref())
 }
@@ -363,6 +375,7 @@ impl Session {
             mut energy,
             mut seen,
             _lock,
+            _others,
         } = self;
         if let Some(banner) = emulation(&start.cluster) {
             say!("{banner}");
@@ -566,7 +579,9 @@ fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
         .exit(Exit::State)?;
     let lock = RunLock::take(&state.lock(workflow)).map_err(|e| {
         let exit = match e {
-            tarn_journal::LockError::Busy { .. } => Exit::Busy,
+            tarn_journal::LockError::Busy { .. } | tarn_journal::LockError::Read { .. } => {
+                Exit::Busy
+            }
             _ => Exit::State,
         };
         CliError::new(exit, e)
@@ -708,6 +723,7 @@ fn open_world(
         mover: opening.mover,
         keys: crate::key::for_workflow(&start.workflow, &start.workspace)?,
         prior: start.prior.clone(),
+        prior_data: start.prior_data.clone(),
         helper_exe: own_program()?,
         checkpoints: Arc::new(tarn_checkpoint::shelf::checkpoints),
         partitions: Arc::new(tarn_partitions::for_step),

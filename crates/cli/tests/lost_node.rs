@@ -82,6 +82,7 @@ fn start(folder: &Path) -> Start {
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
+        prior_data: Vec::new(),
         allocation: None,
         sealed: false,
     }

@@ -18,6 +18,8 @@ pub(crate) struct Replica {
     pub(crate) pins: u32,
     /// It was brought here for a step, not made here.
     pub(crate) staged: bool,
+    /// It belongs to another workflow, which accounts for its space: it is only read, and stays. Its pin is never taken away.
+    pub(crate) is_others: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,11 @@ impl Part {
             }
             _ => drop(self.replicas.remove(to)),
         }
+    }
+
+    /// Whether a place has a replica that belongs to another workflow.
+    pub(crate) fn is_others_at(&self, at: &Place) -> bool {
+        self.replicas.get(at).is_some_and(|r| r.is_others)
     }
 
     /// Places whose replica can be read.
@@ -258,13 +265,14 @@ impl Data {
         })
     }
 
-    /// All replicas but sources. What is damaged outside stays there and is none.
+    /// All replicas but sources and those of other workflows. What is damaged outside stays there and is none.
     pub(crate) fn replicas(&self) -> Vec<(PartRef, StoreKey, Place)> {
         let mut all = Vec::new();
         for (name, part) in self.parts() {
             for (place, replica) in &part.replicas {
                 let is_one = match (place, replica.state) {
                     (Place::Source, _) | (_, ReplicaState::Incoming(_)) => false,
+                    _ if replica.is_others => false,
                     (Place::External(_), state) => state != ReplicaState::Bad,
                     _ => true,
                 };

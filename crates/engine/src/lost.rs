@@ -151,6 +151,7 @@ impl State {
             stored: stray.stored,
             pins: (moved + read) as u32,
             staged: false,
+            is_others: false,
         };
         if let Some(part) = self.data.part_mut(name) {
             part.replicas.insert(at, replica);

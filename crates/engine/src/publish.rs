@@ -320,6 +320,7 @@ impl State {
                         stored: info.stored,
                         pins: reads.get(&at).copied().unwrap_or(0),
                         staged,
+                        is_others: false,
                     };
                     part.replicas.insert(at.1, replica);
                     self.ledger.occupy(*s, info.stored);
@@ -484,6 +485,7 @@ impl State {
                 stored: 0,
                 pins: 0,
                 staged: false,
+                is_others: false,
             };
             part.replicas.insert(Place::External(dest.clone()), replica);
         }
@@ -533,6 +535,7 @@ impl State {
             stored: 0,
             pins: 0,
             staged: false,
+            is_others: false,
         };
         if let Place::Node(spot) = place {
             replica.stored = part.info.stored;
@@ -640,11 +643,16 @@ impl State {
         for name in names {
             if let Some(part) = self.data.part_mut(name) {
                 let before = part.replicas.len();
-                part.replicas.retain(|place, _| *place == Place::Source);
+                part.replicas
+                    .retain(|place, r| *place == Place::Source || r.is_others);
                 if part.replicas.len() < before {
                     there.push(name);
                 }
-                part.replicas.values_mut().for_each(|r| r.pins = 0);
+                for replica in part.replicas.values_mut() {
+                    // Of those of other workflows it was seen that they are whole.
+                    replica.state = ReplicaState::Present;
+                    replica.pins = u32::from(replica.is_others);
+                }
                 (part.failures, part.rests_until) = (0, 0);
                 part.refused.clear();
             }

@@ -11,7 +11,7 @@ use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::energy::{self, Rank};
-use tarn_base::event::{Ended, Event, Failure, FailureKind, Start, Usage};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorData, Start, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
 use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind};
@@ -168,6 +168,9 @@ impl State {
             leaving: 0,
             start: start.clone(),
         };
+        for prior in &start.prior_data {
+            state.take_from_others(prior);
+        }
         rank::refresh(&mut state);
         state.settle();
         state
@@ -313,6 +316,7 @@ impl State {
                 stored: 0,
                 pins: 0,
                 staged: false,
+                is_others: false,
             };
             part.replicas.insert(Place::Source, replica);
         }
@@ -320,6 +324,25 @@ impl State {
         self.unlisted.remove(&data);
         self.note_sealed(data, 0);
         self.wake_readers(data, 0);
+    }
+
+    /// A dataset of another workflow is there, as a source is, on the nodes.
+    fn take_from_others(&mut self, prior: &PriorData) {
+        let version = self.data.version_mut(prior.data, 0);
+        for part in &prior.parts {
+            let replica = Replica {
+                state: ReplicaState::Present,
+                stored: 0,
+                pins: 1,
+                staged: false,
+                is_others: true,
+            };
+            let places = part.at.iter().map(|(spot, _)| Place::Node(*spot));
+            let mut known = Part::new(part.info.clone());
+            known.replicas.extend(places.map(|at| (at, replica)));
+            version.parts.insert((0, part.info.seq), known);
+        }
+        version.sealed = true;
     }
 
     fn transfer_begun(&mut self, t: &Transfer, why: &Reason) {
@@ -345,6 +368,7 @@ impl State {
                 },
                 pins,
                 staged: true,
+                is_others: false,
             };
             part.replicas.insert(t.to.clone(), replica);
             if let Place::Node(spot) = t.to {

@@ -59,7 +59,9 @@ pub fn check_cluster(
             out.add(no_encryption(&dataset.name, why, span));
         }
         if let (Some(named), Some(span)) = (&dataset.of, spans.elsewhere) {
-            out.add(no_site(&dataset.name, named, span));
+            no_site(&dataset.name, named, span)
+                .into_iter()
+                .for_each(|finding| out.add(finding));
         }
         if let (Some(tier), Some(span)) = (&dataset.tier, spans.tier)
             && !tiers.contains(tier.as_str())

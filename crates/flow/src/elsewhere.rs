@@ -1,8 +1,9 @@
-//! Datasets of a site that are not the workflow's own: `of` and `project`. docs/site.md.
+//! Datasets that are not the workflow's own: `of`, and `project` of a site. docs/workflow-file.md, docs/site.md.
 
 use crate::diag::{Code, Finding, Findings, quoted};
 use crate::section::{Located, Section, place};
-use tarn_base::named::{Named, Whose};
+use tarn_base::named::{Named, Whose, is_name};
+use tarn_base::workflow::Dataset;
 
 /// Which dataset of the site it is.
 pub(crate) struct Elsewhere {
@@ -90,23 +91,55 @@ fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
             );
         }
     }
-    match text.value.parse::<Named>() {
-        Ok(named) => {
+    match named(&text.value) {
+        Some(named) => {
             let is_ours = false;
             Some(Located::new(Elsewhere { named, is_ours }, text.span))
         }
-        Err(_) => {
+        None => {
             out.add_breaking(
                 Finding::error(
                     Code::BadName,
-                    format!("{} names no dataset of a site", quoted(&text.value)),
+                    format!("{} names no dataset", quoted(&text.value)),
                 )
                 .at(text.span, "not understood")
-                .help("write \"USER/WORKFLOW/DATASET\", \"@GROUP/DATASET\", or \"WORKFLOW/DATASET\" of your own (docs/site.md)"),
+                .help("write \"DATASET\" or \"WORKFLOW/DATASET\" of your own; on a site also \"USER/WORKFLOW/DATASET\" or \"@GROUP/DATASET\" (docs/site.md)"),
             );
             None
         }
     }
+}
+
+/// A dataset by its full name, or by its own name alone where only one workflow has one of that name.
+fn named(text: &str) -> Option<Named> {
+    if is_name(text) {
+        return Some(Named {
+            whose: Whose::Own,
+            workflow: None,
+            dataset: text.to_owned(),
+        });
+    }
+    text.parse().ok()
+}
+
+/// Jobs of a site name the workflow too: which others there are is not known when they are submitted.
+pub(crate) fn no_workflow(dataset: &Dataset, at: Option<miette::SourceSpan>) -> Option<Finding> {
+    let (named, at) = (dataset.of.as_ref()?, at?);
+    if named.whose != Whose::Own || named.workflow.is_some() {
+        return None;
+    }
+    let finding = Finding::error(
+        Code::BadName,
+        format!(
+            "`of` of dataset {} names no workflow",
+            quoted(&dataset.name)
+        ),
+    )
+    .at(at, "which workflow's?");
+    Some(finding.help(format!(
+        "write \"WORKFLOW/{0}\" of your own, \"USER/WORKFLOW/{0}\" or \"@GROUP/{0}\" (docs/site.md)",
+        named.dataset
+    )))
 }
 
 /// What is somebody else's is made and changed by them.
@@ -123,13 +156,17 @@ pub(crate) fn made_elsewhere(step: &str, item: &str, at: miette::SourceSpan) -> 
     .help("give what the step makes a name of its own; a project's dataset is changed by `project = \"GROUP\"`")
 }
 
-/// Where it is refused: where there is no site.
-pub(crate) fn no_site(dataset: &str, named: &Named, at: miette::SourceSpan) -> Finding {
-    let whose = match named.whose {
-        Whose::Project(_) => "a project's dataset",
-        _ => "another workflow's dataset",
+/// Where it is refused: where there is no site. One's own are read there too.
+pub(crate) fn no_site(dataset: &str, named: &Named, at: miette::SourceSpan) -> Option<Finding> {
+    let (whose, hint) = match named.whose {
+        Whose::Own => return None,
+        Whose::Project(_) => ("a project's dataset", ""),
+        Whose::User(_) => (
+            "a user's dataset",
+            "; a dataset of your own is named without the user: \"WORKFLOW/DATASET\"",
+        ),
     };
-    Finding::error(
+    let finding = Finding::error(
         Code::NoSite,
         format!(
             "dataset {} is {whose} on a site ({}), and this is none",
@@ -137,6 +174,8 @@ pub(crate) fn no_site(dataset: &str, named: &Named, at: miette::SourceSpan) -> F
             quoted(&named.to_string())
         ),
     )
-    .at(at, "asked for here")
-    .help("submit the job with sbatch where tarn serves the cluster (docs/site.md), or give the dataset a `source`")
+    .at(at, "asked for here");
+    Some(finding.help(format!(
+        "submit the job with sbatch where tarn serves the cluster (docs/site.md), or give the dataset a `source`{hint}"
+    )))
 }

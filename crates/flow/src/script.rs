@@ -6,6 +6,7 @@ mod sbatch;
 mod variables;
 
 use crate::diag::{Code, Finding, Findings, Rejected, quoted};
+use crate::elsewhere::no_workflow;
 use crate::parsed::{Parsed, check, refuse, syntax, too_large};
 use crate::section::{in_order, integer, place};
 use crate::text::Text;
@@ -173,7 +174,16 @@ pub fn parse_job(
             dataset.scatter = None;
         }
     }
-    Ok(Some(JobScript { parsed, is_alone }))
+    let mut data = parsed.workflow.data.iter().zip(&parsed.spans.data);
+    let unnamed = data.find_map(|(dataset, spans)| no_workflow(dataset, spans.elsewhere));
+    match unnamed {
+        Some(finding) => {
+            let mut out = Findings::new(parsed.source.clone());
+            out.add(finding);
+            Err(out.into_rejected())
+        }
+        None => Ok(Some(JobScript { parsed, is_alone })),
+    }
 }
 
 /// All elements of an array.

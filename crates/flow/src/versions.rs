@@ -17,7 +17,7 @@ use tarn_base::workflow::{Distribution, Foreach, Role, Use};
 /// Who makes the versions of a dataset.
 #[derive(Default)]
 pub(crate) struct Makers {
-    /// The version that the first of `changers` reads: 0 of a source, 1 otherwise.
+    /// The version that the first of `changers` reads: 0 of a source and of what others make, 1 otherwise.
     first: u32,
     /// The step with the dataset in `out`, and where.
     producer: Option<(StepId, SourceSpan)>,
@@ -44,7 +44,7 @@ pub(crate) fn makers(
     let mut all: Vec<Makers> = data
         .iter()
         .map(|d| Makers {
-            first: u32::from(d.source.is_none()),
+            first: u32::from(d.source.is_none() && !is_elses(d)),
             ..Makers::default()
         })
         .collect();

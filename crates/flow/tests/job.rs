@@ -119,6 +119,7 @@ fn datasets_of_others_and_of_projects_are_named() {
     for (bad, code) in [
         ("data.x.of = \"../y\"", Code::BadName),
         ("data.x.of = \"x\"", Code::BadName),
+        ("data.x.of = \".x\"", Code::BadName),
         ("data.x.of = \"alice/w/\\u001b\"", Code::BadName),
         ("data.x.project = \"a/b\"", Code::BadName),
         (

@@ -15,6 +15,9 @@ const MAX_LOCK_BYTES: u64 = 512;
 /// runs another program.
 const DEAD_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long shares are waited for: who asks whether somebody has a lock has one for a moment.
+const PROBE: Duration = Duration::from_millis(200);
+
 /// Why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -25,6 +28,12 @@ pub enum LockError {
         path: PathBuf,
         /// Who has it, where the file says so.
         holder: Option<Holder>,
+    },
+    /// Runs of other workflows read data of this one.
+    #[error("a run of another workflow reads data of this one and holds {}; wait until it has ended, or stop it with `tarn cancel`", .path.display())]
+    Read {
+        /// The lock.
+        path: PathBuf,
     },
     /// The file system cannot lock.
     #[error(
@@ -56,6 +65,8 @@ fn named(holder: Option<&Holder>) -> String {
 pub struct RunLock {
     file: File,
     path: PathBuf,
+    /// Others may have it too: it names none of them.
+    is_share: bool,
 }
 
 impl RunLock {
@@ -65,6 +76,14 @@ impl RunLock {
     /// `Busy` with the holder when another has it.
     pub fn take(path: &Path) -> Result<Self, LockError> {
         Self::take_with(path, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Takes a share of the lock, without waiting: as long as anybody has one nobody takes the lock, but others may have shares too.
+    ///
+    /// # Errors
+    /// `Busy` when somebody has the lock.
+    pub fn share(path: &Path) -> Result<Self, LockError> {
+        Self::take_with(path, FlockOperation::NonBlockingLockShared)
     }
 
     /// Takes the lock as soon as it is free.
@@ -87,6 +106,14 @@ impl RunLock {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
+                    if operation == FlockOperation::NonBlockingLockExclusive && is_shared(&file) {
+                        if since.elapsed() < PROBE {
+                            std::thread::sleep(Duration::from_millis(5));
+                            continue;
+                        }
+                        let path = path.to_path_buf();
+                        return Err(LockError::Read { path });
+                    }
                     let holder = read_holder(&mut file);
                     let dead = holder.as_ref().is_some_and(Holder::is_dead);
                     if dead && since.elapsed() < DEAD_PATIENCE {
@@ -107,10 +134,17 @@ impl RunLock {
                 Err(e) => return Err(failed(e.into())),
             }
         }
-        // What it says is for people and `tarn cancel`: on a full disk the lock holds all the same.
-        let _ = write_holder(&mut file);
+        let is_share = operation == FlockOperation::NonBlockingLockShared;
+        if !is_share {
+            // What it says is for people and `tarn cancel`: on a full disk the lock holds all the same.
+            let _ = write_holder(&mut file);
+        }
         let path = path.to_path_buf();
-        Ok(Self { file, path })
+        Ok(Self {
+            file,
+            path,
+            is_share,
+        })
     }
 
     /// Who holds a lock now: `None` when nobody does. It is unknown who (`Some(None)`) when that could not be written.
@@ -148,7 +182,9 @@ impl RunLock {
 impl Drop for RunLock {
     fn drop(&mut self) {
         // The file stays: removing it would let two processes lock two files of one name.
-        let _ = self.file.set_len(0);
+        if !self.is_share {
+            let _ = self.file.set_len(0);
+        }
     }
 }
 
@@ -184,6 +220,16 @@ fn open_in_place(path: &Path, flags: OFlags) -> io::Result<File> {
         true => Ok(file),
         false => Err(io::Error::other("it is no plain file")),
     }
+}
+
+/// Whether those who have a lock have shares of it.
+fn is_shared(file: &File) -> bool {
+    // What is taken here goes at once.
+    let shared = rustix::fs::flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+    if shared {
+        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+    }
+    shared
 }
 
 fn read_holder(file: &mut (impl Read + Seek)) -> Option<Holder> {
@@ -222,6 +268,33 @@ mod tests {
         drop(held);
         assert_eq!(RunLock::holder(&path).unwrap(), None);
         RunLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn shares_keep_the_lock_from_others_and_name_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("w.lock");
+        let shares = [
+            RunLock::share(&path).unwrap(),
+            RunLock::share(&path).unwrap(),
+        ];
+        // `tarn cancel` finds nobody to stop.
+        assert_eq!(RunLock::holder(&path).unwrap(), None);
+        for share in shares {
+            let refused = RunLock::take(&path);
+            assert!(matches!(refused, Err(LockError::Read { .. })));
+            drop(share);
+        }
+        let taken = RunLock::take(&path).unwrap();
+        let refused = RunLock::share(&path);
+        assert!(matches!(
+            refused,
+            Err(LockError::Busy {
+                holder: Some(_),
+                ..
+            })
+        ));
+        drop(taken);
     }
 
     #[test]

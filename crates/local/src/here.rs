@@ -341,9 +341,11 @@ impl<'a> Here<'a> {
             for held in need.held.get(self.at).into_iter().flatten() {
                 if let Some(path) = changed(shared, need.data, held)? {
                     first.get_or_insert((number, path));
-                    let replica = shared.replica(held.spot, &held.key)?;
-                    shared.mover.remove(&replica)?;
-                    shared.ledgers.left(held.spot, &held.key);
+                    if !shared.leave_to_others(held.spot, &held.key) {
+                        let replica = shared.replica(held.spot, &held.key)?;
+                        shared.mover.remove(&replica)?;
+                        shared.ledgers.left(held.spot, &held.key);
+                    }
                     self.evicted.push((held.part, held.spot));
                 }
             }

@@ -95,12 +95,22 @@ pub(crate) fn inventory(
         };
         if holds(shared, part, key, place, &manifest, look, &mut seen_of)? {
             if let Place::Node(spot) = place
+                && shared.others_at(*spot, key).is_none()
                 && let Ok(path) = shared.replica(*spot, key)
             {
                 let stored = shared.mover.stored(&path).unwrap_or(0);
                 shared.ledgers.found(*spot, key, stored);
             }
             found.push((*part, place.clone()));
+        }
+    }
+    let whole: BTreeSet<&(PartRef, Place)> = found.iter().collect();
+    for (part, key, place) in wanted {
+        if let Place::Node(spot) = place
+            && !whole.contains(&(*part, place.clone()))
+        {
+            // Of another workflow's: this run reads it no more, and may bring a whole one there.
+            shared.leave_to_others(*spot, key);
         }
     }
     Ok(found)

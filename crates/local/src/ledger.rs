@@ -11,7 +11,7 @@ use leftovers::Leftover;
 #[cfg(test)]
 pub(crate) use page::left_by_the_dead;
 use page::{Claim, Page};
-pub use page::{held_by_others, vacate};
+pub use page::{held_by_others, held_of, vacate};
 pub(crate) use page::{lend, used_by_all};
 use std::collections::BTreeMap;
 use std::io;

@@ -608,7 +608,9 @@ impl NodeSetup<'_> {
         if is_folder(&path) {
             return Ok(path);
         }
-        self.shared.ledgers.left(held.spot, &held.key);
+        if !self.shared.leave_to_others(held.spot, &held.key) {
+            self.shared.ledgers.left(held.spot, &held.key);
+        }
         self.evicted.push((held.part, held.spot));
         Err(failure(
             FailureKind::Corrupt,

@@ -82,6 +82,8 @@ pub(crate) struct Shared {
     pub(crate) parts: Mutex<BTreeMap<PartRef, (PartClass, StoreKey)>>,
     /// The content of parts that are known from earlier.
     pub(crate) hashes: Mutex<BTreeMap<StoreKey, Hash>>,
+    /// Where replicas of other workflows are stored that this run reads.
+    pub(crate) others: Mutex<BTreeMap<(Spot, StoreKey), PathBuf>>,
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
     pub(crate) deliveries: Sender<Delivery>,
@@ -266,7 +268,25 @@ impl Shared {
 
     /// Where the replica of a part lies on a node's tier.
     pub(crate) fn replica(&self, spot: Spot, key: &StoreKey) -> Result<PathBuf, Failure> {
-        Ok(self.tier_dir(spot)?.part(key))
+        match self.others_at(spot, key) {
+            Some(folder) => Ok(folder),
+            None => Ok(self.tier_dir(spot)?.part(key)),
+        }
+    }
+
+    /// Where another workflow has the replica of a part, if it is its: then it is not this run's to count or to remove.
+    pub(crate) fn others_at(&self, spot: Spot, key: &StoreKey) -> Option<PathBuf> {
+        let others = self.others.lock().ok()?;
+        match others.is_empty() {
+            true => None,
+            false => others.get(&(spot, key.clone())).cloned(),
+        }
+    }
+
+    /// A replica of another workflow is not read any more.
+    pub(crate) fn leave_to_others(&self, spot: Spot, key: &StoreKey) -> bool {
+        let others = self.others.lock().ok();
+        others.is_some_and(|mut others| others.remove(&(spot, key.clone())).is_some())
     }
 
     /// Where a drained part lies.

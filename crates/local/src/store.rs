@@ -70,7 +70,7 @@ pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
 
 /// Writes manifests, each whole or not at all (temporary file and rename). With `durable` they survive a crash
 /// of the machine; without, only one of tarn, which is enough for what describes data in memory.
-pub(crate) fn write_manifests<'a>(
+pub fn write_manifests<'a>(
     items: impl IntoIterator<Item = (&'a Path, &'a Manifest)>,
     durable: bool,
 ) -> Result<(), Failure> {

@@ -680,6 +680,7 @@ pub(crate) fn evict(shared: &Shared, part: PartRef, key: &StoreKey, at: &Place) 
 /// What cannot be removed stays counted, and is told of on stderr.
 pub(crate) fn take_back(shared: &Shared, at: &Place, key: &StoreKey) {
     let removed = match at {
+        Place::Node(spot) if shared.leave_to_others(*spot, key) => return,
         Place::Node(spot) => shared.replica(*spot, key).and_then(|path| {
             shared.mover.remove(&path)?;
             shared.ledgers.left(*spot, key);

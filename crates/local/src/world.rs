@@ -38,7 +38,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::cluster::Cluster;
-use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorInstance, Usage};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorData, PriorInstance, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{InstanceId, NodeId, Spot};
 use tarn_base::layout::StateDir;
@@ -67,6 +67,8 @@ pub struct Config {
     pub cluster: Cluster,
     /// What earlier runs left, as in [`tarn_base::event::Start::prior`].
     pub prior: Vec<PriorInstance>,
+    /// Datasets of other workflows, as in [`tarn_base::event::Start::prior_data`].
+    pub prior_data: Vec<PriorData>,
     /// The state folder.
     pub state: StateDir,
     /// What copies, hashes and removes trees.
@@ -226,6 +228,7 @@ impl Local {
             parts: Mutex::default(),
             hashes: Mutex::new(known_hashes(&config.prior)),
             reusable: AtomicBool::new(!config.prior.is_empty()),
+            others: Mutex::new(folders_of_others(&config.prior_data)),
             deliveries: sender,
             writers: Arc::default(),
             sockets,
@@ -511,6 +514,17 @@ impl Local {
         let since = idle.and_then(|n| Instant::now().checked_sub(Duration::from_nanos(n)));
         self.shared.ledgers.idle(since)
     }
+}
+
+/// Where the replicas of other workflows are stored.
+fn folders_of_others(prior: &[PriorData]) -> BTreeMap<(Spot, StoreKey), PathBuf> {
+    let parts = prior.iter().flat_map(|data| &data.parts);
+    let folders = parts.flat_map(|part| {
+        let folder =
+            |(spot, path): &(Spot, PathBuf)| ((*spot, part.info.key.clone()), path.clone());
+        part.at.iter().map(folder)
+    });
+    folders.collect()
 }
 
 fn known_hashes(prior: &[PriorInstance]) -> BTreeMap<StoreKey, Hash> {

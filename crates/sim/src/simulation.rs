@@ -10,7 +10,7 @@ use crate::transfers::Moving;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_base::action::{Action, Do};
 use tarn_base::cluster::Cluster;
-use tarn_base::event::{Event, Failure, FailureKind, PriorInstance, Start};
+use tarn_base::event::{Event, Failure, FailureKind, PriorData, PriorInstance, Start};
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place};
 use tarn_base::units::Time;
@@ -70,6 +70,12 @@ impl Simulation {
                 let part = part_ref(*data, 0, 0, info.seq);
                 store.know(part, info.clone());
                 store.publish(part, Place::Source);
+            }
+        }
+        for (part, prior) in start.prior_data.iter().flat_map(PriorData::parts) {
+            store.know(part, prior.info.clone());
+            for (spot, _) in &prior.at {
+                store.publish_others(part, *spot);
             }
         }
         Self {

@@ -11,6 +11,8 @@ use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 pub(crate) struct Store {
     parts: BTreeMap<PartRef, PartInfo>,
     replicas: BTreeMap<PartRef, BTreeSet<Place>>,
+    /// Replicas of other workflows.
+    others: BTreeSet<(PartRef, Spot)>,
     /// What lies on tiers of earlier makes of a part, with its space.
     strays: BTreeMap<(PartRef, StoreKey, Spot), u64>,
     tiers: BTreeMap<Spot, Fill>,
@@ -119,12 +121,20 @@ impl Store {
         self.replicas.entry(part).or_default().insert(at);
     }
 
+    /// A replica of another workflow is there, which takes no space of this one's.
+    pub(crate) fn publish_others(&mut self, part: PartRef, spot: Spot) {
+        self.publish(part, Place::Node(spot));
+        self.others.insert((part, spot));
+    }
+
     /// Removes a replica with its space; false when it was not there.
     pub(crate) fn remove(&mut self, part: PartRef, at: &Place) -> bool {
         if !self.replicas.get_mut(&part).is_some_and(|p| p.remove(at)) {
             return false;
         }
-        if let (Place::Node(spot), Some(info)) = (at, self.parts.get(&part)) {
+        if let (Place::Node(spot), Some(info)) = (at, self.parts.get(&part))
+            && !self.others.remove(&(part, *spot))
+        {
             let (spot, stored) = (*spot, info.stored);
             self.release(spot, stored);
         }

@@ -143,6 +143,7 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
         },
         prior: vec![],
         prior_dest: vec![],
+        prior_data: vec![],
         allocation: None,
         sealed: false,
     }

@@ -1,5 +1,9 @@
 //! A dataset that lies on the nodes, and its way out.
 
+mod stored;
+
+pub(crate) use stored::StoredPart;
+
 use super::delivered::{Delivered, deliver};
 use super::{changed, elsewhere, is_here, remove};
 use crate::args::Cli;
@@ -21,19 +25,38 @@ use tarn_base::layout::StateDir;
 use tarn_base::manifest::Manifest;
 use tarn_base::merge::merge;
 use tarn_base::object::{ObjectUrl, is_object, shown};
-use tarn_base::part::{StoreKey, Verify};
+use tarn_base::part::{PartInfo, StoreKey, Verify};
 use tarn_base::units::Bytes;
-use tarn_journal::{Catalogue, ChangeKind, ReplicaRow, RunLock, StoredAt, runs};
+use tarn_journal::{Catalogue, ChangeKind, DatasetRow, ReplicaRow, RunLock, StoredAt, runs};
 use tarn_local::keys::{DataKeys, Wrapping};
 use tarn_movers::Trees;
 use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, Over};
 
 /// The newest version of a dataset on the nodes, locked against runs of its workflow.
-pub(super) struct Held {
+pub(crate) struct Held {
     state: StateDir,
     catalogue: Catalogue,
     pub(super) rows: Vec<ReplicaRow>,
-    _lock: RunLock,
+    lock: RunLock,
+}
+
+/// Which dataset is meant.
+pub(crate) struct Which<'a> {
+    /// The workflow that it belongs to; by none it is the only one of its name.
+    pub(crate) workflow: Option<&'a str>,
+    /// Not one of this workflow.
+    pub(crate) but: Option<&'a str>,
+    pub(crate) dataset: &'a str,
+}
+
+impl<'a> Which<'a> {
+    fn named(dataset: &'a str) -> Self {
+        Self {
+            workflow: None,
+            but: None,
+            dataset,
+        }
+    }
 }
 
 /// What was found of a replica that was read again.
@@ -65,7 +88,7 @@ impl Lack {
 }
 
 /// The parts of a version, with their content.
-pub(super) type Parts = BTreeMap<StoreKey, Option<Hash>>;
+pub(super) type Parts = BTreeMap<StoreKey, PartInfo>;
 
 /// A part: what it must be, and its replicas, the one that is to be read first.
 struct Choice<'a> {
@@ -76,11 +99,29 @@ struct Choice<'a> {
 }
 
 impl Held {
+    /// To change or remove it: nobody else has it meanwhile.
     pub(super) fn find(cli: &Cli, dataset: &str) -> CliResult<Self> {
-        let state = state::here(cli)?;
+        Self::of(state::here(cli)?, &Which::named(dataset), false)
+    }
+
+    /// To read it, beside others who read it.
+    pub(super) fn find_to_read(cli: &Cli, dataset: &str) -> CliResult<Self> {
+        Self::of(state::here(cli)?, &Which::named(dataset), true)
+    }
+
+    /// The newest version of a dataset, locked against whoever would change it, and unless it is only read against everybody.
+    pub(crate) fn of(state: StateDir, which: &Which<'_>, is_only_read: bool) -> CliResult<Self> {
+        let Which {
+            workflow,
+            but,
+            dataset,
+        } = *which;
         let catalogue = open_catalogue(&state)?;
         let known = catalogue.datasets().exit(Exit::State)?;
-        let mut named = known.iter().filter(|r| r.dataset == dataset);
+        let is_meant = |r: &&DatasetRow| {
+            workflow.is_none_or(|w| w == r.workflow) && but.is_none_or(|b| b != r.workflow)
+        };
+        let mut named = known.iter().filter(|r| r.dataset == dataset && is_meant(r));
         let Some(first) = named.next() else {
             let mut names: Vec<_> = known.iter().map(|r| r.dataset.as_str()).collect();
             names.dedup();
@@ -89,21 +130,27 @@ impl Held {
             } else {
                 names.join(", ")
             };
+            let whose = workflow.map_or(String::new(), |w| format!(" of workflow {w}"));
             return Err(CliError::new(
                 Exit::NotFound,
-                format!("no replica of `{dataset}` lies on the nodes; there: {there}"),
+                format!("no replica of `{dataset}`{whose} lies on the nodes; there: {there}"),
             ));
         };
         if let Some(other) = named.find(|r| r.workflow != first.workflow) {
             return Err(CliError::new(
                 Exit::Usage,
                 format!(
-                    "both {} and {} have a dataset `{dataset}`; use separate state folders",
-                    first.workflow, other.workflow
+                    "both {} and {} have a dataset `{dataset}`; use separate state folders, or in a workflow `of = \"{}/{dataset}\"`",
+                    first.workflow, other.workflow, first.workflow
                 ),
             ));
         }
-        let lock = RunLock::take(&state.lock(&first.workflow)).exit(Exit::Busy)?;
+        let path = state.lock(&first.workflow);
+        let lock = match is_only_read {
+            true => RunLock::share(&path),
+            false => RunLock::take(&path),
+        };
+        let lock = lock.exit(Exit::Busy)?;
         // Once more: a run may have ended since.
         let catalogue = open_catalogue(&state)?;
         let all = catalogue
@@ -115,7 +162,7 @@ impl Held {
             state,
             catalogue,
             rows,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -190,7 +237,7 @@ impl Held {
             return Err(Lack::of(why));
         };
         let parts = history.parts_of(data, version);
-        let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.hash)).collect();
+        let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.clone())).collect();
         if !history.is_sealed(data, version) {
             let (done, all) = history.makers(data, version);
             let of = all.map_or(String::new(), |all| format!(" of {all}"));
@@ -219,7 +266,7 @@ impl Held {
         for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
             rows.entry(&row.key).or_default().push(row);
         }
-        let choice = |(key, rows)| self.choice(rows, parts.get(key).copied().flatten());
+        let choice = |(key, rows)| self.choice(rows, parts.get(key).and_then(|i| i.hash));
         rows.into_iter().map(choice).collect()
     }
 
@@ -390,7 +437,7 @@ impl Held {
                 all.push((row, Replica::Elsewhere));
                 continue;
             }
-            let recorded = parts.get(&row.key).copied().flatten();
+            let recorded = parts.get(&row.key).and_then(|i| i.hash);
             let read = match self.choice(vec![row], recorded) {
                 Ok(choice) => choice.read(&trees()).map_err(|e| e.to_string()),
                 Err(e) => Err(format!("{:#}", e.error)),

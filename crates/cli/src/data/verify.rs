@@ -9,7 +9,7 @@ use tarn_base::codes::Exit;
 use tarn_base::units::Bytes;
 
 pub(super) fn verify(cli: &Cli, dataset: &str, run: Option<&str>) -> CliResult {
-    let held = Held::find(cli, dataset)?;
+    let held = Held::find_to_read(cli, dataset)?;
     let mut damaged = 0u32;
     for (row, replica) in held.read_all(run)? {
         let (state, why) = match &replica {

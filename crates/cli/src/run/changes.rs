@@ -6,7 +6,8 @@ use crate::state;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use tarn_base::event::Failure;
+use tarn_base::event::{Failure, PriorData, Start};
+use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, StepId};
 use tarn_base::layout::StateDir;
 use tarn_base::workflow::{Foreach, Step, Use, Workflow};
@@ -43,7 +44,7 @@ impl Changes {
         state: &StateDir,
         parsed: &Parsed,
         files: &Files,
-        looks: &Looks,
+        (looks, others): (&Looks, &[PriorData]),
     ) -> Self {
         let mut changes = Self::default();
         let w = &parsed.workflow;
@@ -64,6 +65,7 @@ impl Changes {
                 false => of_code((&begun.workflow, before, &then), (w, step, files)),
             };
             all.extend(of_sources(w, step, looks));
+            all.extend(of_others((&begun, others), w, step));
             if !all.is_empty() {
                 changes.again.insert(step.name.clone(), all);
             }
@@ -178,6 +180,27 @@ fn of_code(
         all.push("its definition has changed".into());
     }
     all
+}
+
+/// Which datasets of other workflows have changed that a step reads.
+fn of_others((begun, now): (&Start, &[PriorData]), w: &Workflow, step: &Step) -> Vec<String> {
+    let content = |prior: &PriorData| -> BTreeSet<Option<Hash>> {
+        prior.parts.iter().map(|part| part.info.hash).collect()
+    };
+    let before = |name: &str| {
+        let mut all = begun.prior_data.iter();
+        all.find(|p| begun.workflow.dataset(p.data).name == name)
+    };
+    let read = now.iter().filter(|prior| {
+        let reads = |u: &Use| u.data == prior.data && u.reads == Some(0);
+        step.uses.iter().any(reads)
+    });
+    let changed = read.filter(|prior| {
+        let known = before(&w.dataset(prior.data).name);
+        known.is_some_and(|known| content(known) != content(prior))
+    });
+    let text = |p: &PriorData| format!("`{}` of workflow {} has changed", p.dataset, p.workflow);
+    changed.map(text).collect()
 }
 
 /// What of the sources has changed that a step reads.

@@ -176,6 +176,8 @@ impl Host {
             workflow: opening.workflow,
             cluster: opening.cluster,
             prior: opening.prior,
+            // Runs inside an allocation read no data of other workflows.
+            prior_data: Vec::new(),
             state: StateDir(opening.state),
             mover: Arc::new(Trees::new().with_store(store.shared())),
             keys: keys.map(Wrapping::of_run),

@@ -106,6 +106,8 @@ impl Decide<'_> {
         for u in inputs {
             let known = u.reads.map(|v| self.state.data.version(u.data, v));
             let bytes = match known {
+                // Where it is read in place, it takes nothing.
+                _ if w.dataset(u.data).of.is_some() => 0,
                 Some(v) if v.sealed => v.stored(),
                 _ => w.dataset(u.data).size.unwrap_or(0),
             };

@@ -51,6 +51,13 @@ impl Decide<'_> {
             return;
         };
         let removable = matches!(replica.state, ReplicaState::Present | ReplicaState::Bad);
+        if replica.is_others {
+            // What is damaged is not read any more; who it belongs to removes it.
+            if replica.state == ReplicaState::Bad && replica.pins == 1 {
+                self.evict(name, at, Reason::Damaged);
+            }
+            return;
+        }
         if replica.pins > 0 || !removable || matches!(at, Place::Source | Place::External(_)) {
             return;
         }
@@ -86,6 +93,9 @@ impl Decide<'_> {
             return;
         };
         let w = &self.state.start.workflow;
+        if w.dataset(name.data).of.is_some() {
+            return;
+        }
         let to_dest =
             w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
         let lies = |(at, r): (&Place, &Replica)| match at {

@@ -18,16 +18,18 @@ impl State {
 
     /// Whether the policy lets the steps that read a part begin: with `stage-through` and `cache` not before it is outside.
     pub(crate) fn may_be_read(&self, part: &Part) -> bool {
-        self.handling() == Handling::Keep || self.external_source(part).is_some()
+        self.handling() == Handling::Keep
+            || self.external_source(part).is_some()
+            || part.replicas.values().any(|r| r.is_others)
     }
 
     /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only what
-    /// was staged in for it.
+    /// was staged in for it, and what another workflow has there.
     pub(crate) fn usable_on(&self, node: NodeId, part: &Part) -> Option<Spot> {
         let spot = part.on_node(node)?;
         if self.handling() == Handling::StageThrough {
             let staged = |(p, r): (&Place, &crate::data::Replica)| match p {
-                Place::Node(s) if s.node == node && r.staged => Some(*s),
+                Place::Node(s) if s.node == node && (r.staged || r.is_others) => Some(*s),
                 _ => None,
             };
             return part.present().find_map(staged);
@@ -62,7 +64,8 @@ impl State {
     /// comes last. What many nodes lack comes to them as through a chain: a replica that is still arriving is as good a source
     /// as one that is there.
     pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<Spot> {
-        if self.handling() != Handling::Keep {
+        let is_others = part.replicas.values().any(|r| r.is_others);
+        if self.handling() != Handling::Keep && !is_others {
             return None;
         }
         let follow = self.start.allocation.is_some() && !part.followed_in_vain.contains(&node);
@@ -163,7 +166,7 @@ impl Decide<'_> {
     /// A part is needed and no replica of it is left: its producer runs again.
     pub(super) fn make_again(&mut self, name: PartRef) {
         let Some(producer) = self.state.producer(name) else {
-            return;
+            return self.others_lost(name);
         };
         let instance = self.state.steps.instance(producer);
         let keeps = (self.state.partitions).keeps(&self.state.start.workflow, producer.step);
@@ -181,6 +184,20 @@ impl Decide<'_> {
             let about = Subject::Instance(producer);
             self.emit(Do::Note { about }, Reason::OutputLost { data: name.data });
         }
+    }
+
+    /// No replica is left of what another workflow has made.
+    fn others_lost(&mut self, name: PartRef) {
+        let mut all = self.state.start.prior_data.iter();
+        let Some(prior) = all.find(|p| p.data == name.data) else {
+            return;
+        };
+        let message = format!(
+            "`{0}` of workflow {1} is damaged or gone, and only that workflow can make it again; `tarn data verify {0}` says what is left of it",
+            prior.dataset, prior.workflow
+        );
+        let about = Subject::Data(name.data);
+        self.note(about, Reason::Failed { message });
     }
 
     /// What an earlier run of an instance that runs again has left on nodes goes first, so that the two runs' outputs never

@@ -4,7 +4,7 @@ use super::Decide;
 use super::room::Space;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
-use tarn_base::part::PartRef;
+use tarn_base::part::{PartRef, Place};
 use tarn_base::units::Nanos;
 
 /// What a position of an instance takes on a node.
@@ -170,6 +170,8 @@ impl Decide<'_> {
             let target = self.state.target(spot, name.data);
             let entry = all.entry(target).or_default();
             match self.state.usable_on(spot.node, part) {
+                // Whose it is has set its space aside.
+                Some(s) if s == target && part.is_others_at(&Place::Node(s)) => {}
                 Some(s) if s == target => entry.1 += part.info.stored,
                 Some(s) if s.tier < target.tier => {}
                 _ if part.incoming(target) => entry.1 += part.info.stored,

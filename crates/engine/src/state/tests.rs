@@ -61,6 +61,7 @@ fn start(text: &str) -> Start {
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
+        prior_data: Vec::new(),
         allocation: None,
         sealed: false,
     }

@@ -101,6 +101,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Sta
         },
         prior: Vec::<PriorInstance>::new(),
         prior_dest: Vec::new(),
+        prior_data: Vec::new(),
         allocation: None,
         sealed: false,
     }

@@ -92,6 +92,7 @@ fn start(case: &Case, policy: &str) -> Start {
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
+        prior_data: Vec::new(),
         allocation: case.allocation.then(|| "1".into()),
         sealed: false,
     }

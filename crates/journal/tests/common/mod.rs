@@ -162,6 +162,7 @@ pub(crate) fn start(run: &str, wall: u64) -> Start {
         },
         prior: vec![],
         prior_dest: vec![],
+        prior_data: vec![],
         allocation: None,
         sealed: false,
     }

@@ -120,6 +120,13 @@ pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     others.map(Claim::weight).fold(0, u64::saturating_add)
 }
 
+/// Bytes of the tier at `root` that are accounted to a workspace.
+pub fn held_of(root: &Path, workspace: &str) -> u64 {
+    let all = claims(root).into_iter();
+    let own = all.filter(|c| c.workspace == workspace && c.counts(root));
+    own.map(|c| c.weight()).fold(0, u64::saturating_add)
+}
+
 /// Bytes on the tier at `root` that are accounted to any workspace: they count as room of the tier that is taken,
 /// not as room that it lacks.
 pub(crate) fn used_by_all(root: &Path) -> u64 {

@@ -211,6 +211,7 @@ impl Bench {
             workflow: self.workflow.clone(),
             cluster: self.cluster(),
             prior: Vec::new(),
+            prior_data: Vec::new(),
             state: self.state(),
             mover: Arc::clone(&self.mover),
             keys: self

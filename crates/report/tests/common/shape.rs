@@ -35,6 +35,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
             held: vec![],
         }],
         prior_dest: vec![],
+        prior_data: vec![],
         allocation: None,
         sealed: false,
     }

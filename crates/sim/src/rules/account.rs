@@ -48,6 +48,8 @@ pub(super) struct Account {
     pub(super) copies: BTreeMap<PartRef, BTreeMap<Place, Copy>>,
     /// What came back with a node and is none of the copies: its key, its bytes.
     pub(super) strays: BTreeMap<(PartRef, Spot), (StoreKey, u64)>,
+    /// Copies that belong to other workflows.
+    pub(super) others: BTreeSet<(PartRef, Place)>,
     pub(super) listed: BTreeSet<DataId>,
     pub(super) failed_lists: BTreeSet<DataId>,
     /// Instances whose outputs are made, and need not be made again.
@@ -85,6 +87,7 @@ impl Account {
             were_there: BTreeSet::new(),
             copies: BTreeMap::new(),
             strays: BTreeMap::new(),
+            others: BTreeSet::new(),
             listed: BTreeSet::new(),
             failed_lists: BTreeSet::new(),
             done: BTreeSet::new(),
@@ -104,7 +107,23 @@ impl Account {
             chains: start.allocation.is_some(),
         };
         account.reset_capacity();
+        account.take_from_others(start);
         account
+    }
+
+    /// What other workflows have: it takes no space of this run's.
+    fn take_from_others(&mut self, start: &Start) {
+        for prior in &start.prior_data {
+            self.listed.insert(prior.data);
+            for (part, known) in prior.parts() {
+                self.parts.insert(part, known.info.clone());
+                for (spot, _) in &known.at {
+                    let at = Place::Node(*spot);
+                    self.others.insert((part, at.clone()));
+                    self.add(part, at, State::There, 0);
+                }
+            }
+        }
     }
 
     /// What the cluster says of its tiers.

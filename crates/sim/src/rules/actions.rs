@@ -336,6 +336,12 @@ impl Account {
         rule("what is removed is there", same && there, || {
             format!("{part}: {state:?}")
         })?;
+        let is_others = self.others.contains(&(part, at.clone()));
+        rule(
+            "what belongs to another workflow stays unless it is damaged",
+            !is_others || state == Some(State::Damaged),
+            || format!("{part} at {at:?}"),
+        )?;
         let reader = self.running.values().find(|run| {
             let mut held = run.views.iter().flatten().flatten();
             held.any(|h| h.part == part && Place::Node(h.spot) == *at)

@@ -233,6 +233,7 @@ impl Account {
         {
             return;
         }
+        self.others.remove(&(part, at.clone()));
         self.remove(part, at);
     }
 
@@ -246,8 +247,10 @@ impl Account {
         self.failed_lists.clear();
         (self.finished, self.interrupted) = (None, false);
         self.reset_capacity();
-        for copies in self.copies.values_mut() {
-            copies.retain(|place, _| *place == Place::Source);
+        let others = &self.others;
+        for (part, copies) in &mut self.copies {
+            let is_others = |at: &Place| others.contains(&(*part, at.clone()));
+            copies.retain(|place, _| *place == Place::Source || is_others(place));
         }
         for (part, at) in found {
             let info = self.parts.get(part);

@@ -1,0 +1,277 @@
+//! Datasets of other workflows (`of`): read where they are stored, held meanwhile, and noticed when they change.
+
+mod common;
+
+use common::{Ran, Site};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Reads the dataset and says which file it was, where `$MORE` is done before.
+fn reads(of: &str, more: &str) -> String {
+    format!(
+        "name = \"use\"\n[data.genome]\nof = \"{of}\"\n[data.out]\ndest = \"res\"\n[[step]]\nname = \"a\"\nin = [\"genome\"]\nout = [\"out\"]\n\
+         run = '''\n{more}\ncat $TARN_genome/genome > $TARN_out/text\nstat -c %i $TARN_genome/genome > $TARN_out/inode\n'''\n"
+    )
+}
+
+/// A step that has begun and waits.
+const WAITS: &str =
+    "cd $TARN_WORKFLOW_DIR; touch began; while ! [ -e go ]; do sleep 0.05; done; cd - > /dev/null";
+
+/// Waits for something that comes.
+fn until(there: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !there() {
+        assert!(since.elapsed() < Duration::from_secs(100), "it never comes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn site(of: &str, more: &str) -> Site {
+    let site = Site::new(&reads(of, more));
+    site.write("ref/genome", "ACGT\n");
+    site
+}
+
+fn put(site: &Site, name: &str) -> Ran {
+    site.tarn(&["data", "put", "ref", name, "--tier", &site.options[1]])
+}
+
+fn plan(site: &Site) -> Ran {
+    site.tarn(&["plan", "workflow.toml", "--tier", &site.options[1]])
+}
+
+/// The only file of the only replica.
+fn replica(site: &Site, name: &str) -> PathBuf {
+    let place = site.tarn(&["data", "where", name, "--json"]).exits(0);
+    let place: serde_json::Value = serde_json::from_str(place.out.trim()).expect("one line");
+    PathBuf::from(place["path"].as_str().expect("a path")).join("genome")
+}
+
+#[test]
+fn it_is_read_where_it_is_stored_and_stays() {
+    for of in ["genome", "put-genome/genome"] {
+        let site = site(of, "");
+        put(&site, "genome").exits(0);
+        let file = replica(&site, "genome");
+        let inode = fs::metadata(&file).expect("there").ino();
+        plan(&site).exits(0).says("1 run");
+        site.run().exits(0);
+        assert_eq!(site.read("res/text"), "ACGT\n");
+        assert_eq!(
+            site.read("res/inode"),
+            format!("{inode}\n"),
+            "it is the file itself"
+        );
+        assert_eq!(
+            site.moved()
+                .keys()
+                .filter(|(kind, _)| kind != "external-out")
+                .count(),
+            0
+        );
+        assert_eq!(fs::metadata(&file).expect("there still").ino(), inode);
+        site.tarn(&["data", "verify", "genome"])
+            .exits(0)
+            .says("whole");
+        // Nothing has changed.
+        plan(&site).exits(0).says("1 unchanged");
+        site.run().exits(0).says("1 unchanged");
+        site.tarn(&["data", "rm", "genome"]).exits(0);
+        site.leaves_nothing_on_its_tier();
+    }
+}
+
+#[test]
+fn its_tier_need_not_hold_it_twice() {
+    let site = Site::new(&reads("genome", "").replace("cat $TARN_genome", "cksum < $TARN_genome"));
+    // More than half of the tier.
+    site.write("ref/genome", &"forty megabytes\n".repeat(40 * 65536));
+    put(&site, "genome").exits(0);
+    plan(&site).exits(0);
+    site.run().exits(0);
+    assert!(site.read("res/text").ends_with(" 41943040\n"));
+}
+
+#[test]
+fn a_changed_version_is_noticed_and_an_equal_one_is_not() {
+    let site = site("genome", "");
+    put(&site, "genome").exits(0);
+    site.run().exits(0);
+    site.write("ref/genome", "TTTT\n");
+    put(&site, "genome").exits(0);
+    plan(&site)
+        .exits(0)
+        .says("1 run")
+        .says("`genome` of workflow put-genome has changed");
+    site.run().exits(0);
+    assert_eq!(site.read("res/text"), "TTTT\n");
+    site.tarn(&["data", "rm", "genome"]).exits(0);
+    put(&site, "genome").exits(0);
+    site.run().exits(0).says("1 unchanged");
+}
+
+#[test]
+fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
+    let site = site("genome", WAITS);
+    put(&site, "genome").exits(0);
+    let run = site.begin(&[]);
+    until(|| site.path("began").exists());
+    for refused in ["rm", "release"] {
+        site.tarn(&["data", refused, "genome"])
+            .exits(6)
+            .says("a run of another workflow reads data of this one");
+    }
+    site.write("ref/genome", "TTTT\n");
+    put(&site, "genome").exits(6);
+    // Who only reads is not in the way.
+    site.tarn(&["data", "where", "genome"]).exits(0);
+    site.tarn(&["data", "get", "genome", "got"]).exits(0);
+    site.tarn(&["data", "rm", "--orphans"]).exits(0);
+    assert_eq!(site.read("got/genome"), "ACGT\n");
+    // Several read it at once, and `tarn cancel` of its own workflow stops none of them.
+    plan(&site).exits(0);
+    site.write("go", "");
+    Ran::end(run).exits(0);
+    assert_eq!(site.read("res/text"), "ACGT\n");
+    put(&site, "genome").exits(0);
+}
+
+#[test]
+fn what_is_kept_no_longer_is_not_used() {
+    let site = site("genome", "");
+    let with = ["data", "put", "ref", "genome", "--tier", &site.options[1]];
+    site.tarn(&[&with[..], &["--keep", "1s"]].concat()).exits(0);
+    until(|| site.tarn(&["data", "ls"]).out.contains("no longer"));
+    site.run().exits(7).says("is not kept any more");
+    site.tarn(&["data", "pin", "genome"]).exits(0);
+    site.run().exits(0);
+}
+
+#[test]
+fn what_is_not_there_or_not_clear_or_not_ones_own_is_named() {
+    let mut cases = vec![
+        (
+            "nothing",
+            7,
+            "no replica of `nothing` lies on the nodes; there: ",
+        ),
+        (
+            "other/genome",
+            7,
+            "no replica of `genome` of workflow other",
+        ),
+        ("use/genome", 3, "it is this workflow's own"),
+        (
+            "alice/foam/genome",
+            4,
+            "a dataset of your own is named without the user",
+        ),
+        ("@climate/genome", 4, "a project's dataset"),
+    ];
+    cases.push(("../x", 3, "names no dataset"));
+    for (of, exit, text) in cases {
+        let site = site(of, "");
+        put(&site, "genome").exits(0);
+        for refused in [plan(&site), site.run()] {
+            let refused = refused.exits(exit);
+            let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(said.contains(text), "{of}: {}", refused.err);
+        }
+        assert!(!site.path("res").exists());
+    }
+}
+
+#[test]
+fn one_of_several_is_named_by_its_workflow() {
+    let site = site("genome", "");
+    put(&site, "genome").exits(0);
+    let other = "name = \"other\"\n[data.genome]\nkeep = \"forever\"\n[[step]]\nname = \"m\"\nout = [\"genome\"]\nrun = \"echo TTTT > $TARN_genome/genome\"\n";
+    site.write("other.toml", other);
+    let all = ["run", "other.toml", "--tier", &site.options[1]];
+    site.tarn(&all).exits(0);
+    site.run().exits(2).says("both other and put-genome");
+    site.write("workflow.toml", &reads("other/genome", ""));
+    site.run().exits(0);
+    assert_eq!(site.read("res/text"), "TTTT\n");
+    site.write("workflow.toml", &reads("put-genome/genome", ""));
+    site.run().exits(0);
+    assert_eq!(site.read("res/text"), "ACGT\n");
+}
+
+#[test]
+fn a_damaged_one_is_not_used() {
+    let site = site("genome", "");
+    put(&site, "genome").exits(0);
+    let file = replica(&site, "genome");
+    // Of the same size: its time tells.
+    fs::write(&file, "XXXX\n").expect("its owner may");
+    site.run()
+        .exits(5)
+        .says("`genome` of workflow put-genome is damaged");
+    assert!(file.exists() && !site.path("res").exists());
+    fs::remove_dir_all(file.parent().expect("a folder")).expect("its owner may");
+    site.run().exits(7).says("somebody has removed it");
+    put(&site, "genome").exits(0);
+    site.run().exits(0);
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_with_what_it_read() {
+    let site = site("genome", WAITS);
+    put(&site, "genome").exits(0);
+    let mut run = site.begin(&[]);
+    until(|| site.path("began").exists());
+    run.kill().expect("killed");
+    run.wait().expect("it has ended");
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("res/text"), "ACGT\n");
+    site.tarn(&["data", "verify", "genome"])
+        .exits(0)
+        .says("whole");
+}
+
+#[test]
+fn a_resumed_run_refuses_what_was_replaced_meanwhile() {
+    let site = site("genome", "test -e $TARN_WORKFLOW_DIR/go");
+    put(&site, "genome").exits(0);
+    site.run().exits(1);
+    site.write("ref/genome", "TTTT\n");
+    put(&site, "genome").exits(0);
+    site.write("go", "");
+    site.tarn(&["resume", "use-1"])
+        .exits(5)
+        .says("was changed since");
+    site.run().exits(0);
+    assert_eq!(site.read("res/text"), "TTTT\n");
+}
+
+#[test]
+fn other_nodes_are_brought_a_copy_of_their_own() {
+    let text = "name = \"use\"\n[data.genome]\nof = \"genome\"\n[data.out]\ndest = \"res\"\n[[step]]\nname = \"a\"\nnodes = 2\nin = [\"genome:broadcast\"]\n\
+                out = [\"out:single\"]\nrun = \"cat $TARN_genome/genome > $TARN_out/text\"\n";
+    let site = Site::new(text).with(&["--nodes", "2"]);
+    site.write("ref/genome", "ACGT\n");
+    put(&site, "genome").exits(0);
+    let run = site.run();
+    if run.err.contains("namespaces") {
+        return;
+    }
+    run.exits(0);
+    assert_eq!(site.read("res/text"), "ACGT\n");
+    let peers: Vec<_> = site
+        .moved()
+        .into_iter()
+        .filter(|((kind, _), _)| kind == "peer")
+        .collect();
+    assert_eq!(
+        peers.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+        5,
+        "{peers:?}"
+    );
+    site.tarn(&["data", "rm", "genome"]).exits(0);
+    site.leaves_nothing_on_its_tier();
+}
