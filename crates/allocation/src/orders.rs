@@ -68,7 +68,7 @@ impl Allocation {
                 Ok(())
             }
             Do::Finish { .. } => self.all(action),
-            Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } => Ok(()),
+            Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } | Do::Cache { .. } => Ok(()),
         }
     }
 

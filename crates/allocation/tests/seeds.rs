@@ -610,6 +610,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         options: Options {
             policy: "data".parse::<Policy>().unwrap(),
             verify: Verify::Copy,
+            cache: 0,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),

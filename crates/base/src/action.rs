@@ -75,6 +75,18 @@ pub enum Do {
         /// From where: a node or the drained area.
         at: Place,
     },
+    /// Leave a replica that no step of the run reads any more as cache: it goes as soon as its room is needed, by this run or
+    /// another.
+    Cache {
+        /// The part.
+        part: PartRef,
+        /// Where it is stored.
+        key: StoreKey,
+        /// Where it lies.
+        at: Spot,
+        /// Bytes that all cached data may take on that tier.
+        share: u64,
+    },
     /// Copy an image of an instance's processes to another node (ends in an `Image` of `Copied` or `NotCopied`).
     CopyImage {
         /// The instance.

@@ -27,6 +27,8 @@ pub const MAX_RETRIES: u32 = 1000;
 /// Attempts of a step that failed after a newer checkpoint and therefore used up no retry: one that dies every hour goes on
 /// for six weeks, one that commits and dies at once is noticed.
 pub const MAX_RESTARTS: u32 = 1000;
+/// Seconds that cached data stays after the run that used it last: a week.
+pub const CACHE_LEASE: u64 = 7 * 24 * 3600;
 /// Instances placed on a node whose inputs are being staged while its cores are still busy, beyond those
 /// that run: two hide the staging of the next behind the run of the current one without tying up the tier.
 pub const STAGE_AHEAD: usize = 2;

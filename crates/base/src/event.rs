@@ -174,6 +174,13 @@ pub struct Options {
     pub policy: Policy,
     /// The least verification of a transfer.
     pub verify: Verify,
+    /// How much of a tier may be taken by data that no step of the run reads any more, in percent. 0: it goes at once.
+    #[serde(default, skip_serializing_if = "is_none_of_it")]
+    pub cache: u8,
+}
+
+fn is_none_of_it(percent: &u8) -> bool {
+    *percent == 0
 }
 
 pub use crate::part::Verify;

@@ -365,7 +365,8 @@ impl History {
             | Do::Stop { .. }
             | Do::CopyImage { .. }
             | Do::Forget { .. }
-            | Do::Discard { .. } => {}
+            | Do::Discard { .. }
+            | Do::Cache { .. } => {}
             Do::Transfer(order) => {
                 let bytes =
                     |p: &crate::part::PartMove| self.parts.get(&p.part).map_or(0, |i| i.bytes);
@@ -517,6 +518,9 @@ impl History {
                 DeedKind::Evict(*part, at.clone()),
                 vec![Subject::Data(part.data)],
             ),
+            Do::Cache { part, at, .. } => {
+                (DeedKind::Cache(*part, *at), vec![Subject::Data(part.data)])
+            }
             Do::Note { about } => (DeedKind::Note, vec![*about]),
             Do::Finish { outcome } => (DeedKind::Finish(*outcome), vec![Subject::Run]),
         };

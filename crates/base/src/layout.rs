@@ -93,6 +93,10 @@ impl TierDir {
     pub fn parts(&self) -> PathBuf {
         self.0.join("parts")
     }
+    /// An empty file for each replica that is there as cache.
+    pub fn cached(&self) -> PathBuf {
+        self.0.join("cached")
+    }
     /// Half-copied replicas; what is here after a crash is resumed or removed.
     pub fn incoming(&self) -> PathBuf {
         self.0.join("incoming")

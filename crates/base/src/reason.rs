@@ -142,6 +142,8 @@ pub enum Reason {
     },
     /// Nobody will read it any more.
     NotNeeded,
+    /// No step of this run will read it any more: it stays for later runs while its tier has room.
+    Cached,
     /// The workflow has ended and nothing asks to keep it.
     WorkflowEnded,
     /// `stage-through`: a node keeps nothing after a step.
@@ -404,6 +406,10 @@ impl Reason {
             }
             Self::Copies { wanted } => format!("{wanted} replicas are asked for"),
             Self::NotNeeded => "no step will read it any more".into(),
+            Self::Cached => {
+                "no step of this run will read it any more; it stays for later runs while its tier has room"
+                    .into()
+            }
             Self::WorkflowEnded => "the workflow has ended and nothing asks to keep it".into(),
             Self::StagedOut => "stage-through keeps nothing on the nodes".into(),
             Self::WaitForRoom { spot, want, free } => {

@@ -236,6 +236,10 @@ pub(crate) struct RunArgs {
     /// The least that transfers are verified
     #[arg(long, value_enum, default_value_t = VerifyArg::Copy)]
     pub(crate) verify: VerifyArg,
+    /// How much of each tier may hold data that no step of the run reads any more, for later runs, in percent; it goes as soon as
+    /// its room is needed, and after a week. 0: it goes at once, as it always does in an allocation of Slurm
+    #[arg(long, value_name = "PERCENT", default_value_t = CACHE, env = "TARN_CACHE", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) cache: u8,
     /// Write the report here as well
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
@@ -244,6 +248,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = MARGIN)]
     pub(crate) margin: u64,
 }
+
+/// Percent of a tier that cached data may take, unless somebody says otherwise.
+pub(crate) const CACHE: u8 = 25;
 
 /// Seconds that a run leaves to itself before its allocation ends.
 pub(crate) const MARGIN: u64 = 60;

@@ -20,7 +20,7 @@ use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::object::is_object;
 use tarn_base::units::Bytes;
-use tarn_journal::{Catalogue, Change, ChangeKind, ReplicaRow, StoredAt};
+use tarn_journal::{Catalogue, Change, ChangeKind, DatasetRow, ReplicaRow, StoredAt};
 use tarn_ports::Mover;
 
 pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
@@ -116,6 +116,13 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         }
         DataCommand::Pin { dataset } => {
             let mut held = Held::find(cli, dataset)?;
+            if held.rows.iter().any(|r| r.is_cached(wall())) {
+                let text = format!(
+                    "`{dataset}` is only cached: no run is to keep it, and the next one may remove it; put `keep = \"forever\"` on it in \
+                     the workflow file, and `tarn run` keeps it without making it again"
+                );
+                return Err(CliError::new(Exit::Usage, text));
+            }
             held.sync()?;
             held.record(ChangeKind::KeptUntil(None))?;
             say!("{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`");
@@ -148,25 +155,32 @@ fn kept(asked: bool, until: Option<u64>) -> String {
     match until {
         // What a run left that did not end well: the next one uses or removes it.
         None if !asked => "next run".into(),
+        Some(at) if !asked => format!("cache {}", left(at)),
         None => "forever".into(),
-        Some(at) => match at.saturating_sub(wall()) {
-            0 => "no longer".into(),
-            left => {
-                tarn_base::units::Elapsed(left.saturating_mul(tarn_base::units::SECOND)).to_string()
-            }
-        },
+        Some(at) => left(at),
+    }
+}
+
+fn left(until: u64) -> String {
+    match until.saturating_sub(wall()) {
+        0 => "no longer".into(),
+        left => {
+            tarn_base::units::Elapsed(left.saturating_mul(tarn_base::units::SECOND)).to_string()
+        }
     }
 }
 
 fn ls(cli: &Cli) -> CliResult {
     let dir = state::here(cli)?;
-    let rows = open_catalogue(&dir)?.datasets().exit(Exit::State)?;
+    let catalogue = open_catalogue(&dir)?;
+    let mut rows = catalogue.datasets().exit(Exit::State)?;
+    leave_out_gone(&catalogue, &mut rows)?;
     if cli.json {
         for r in &rows {
             let line = serde_json::json!({
                 "schema": 1, "workflow": r.workflow, "dataset": r.dataset, "version": r.version,
                 "place": place(&r.at), "parts": r.parts, "bytes": r.bytes, "stored": r.stored,
-                "kept": r.kept, "kept_until": r.kept_until,
+                "kept": r.kept, "kept_until": r.kept_until, "cached": r.is_cached(),
             });
             print::json(&line)?;
         }
@@ -198,6 +212,22 @@ fn ls(cli: &Cli) -> CliResult {
         )?;
     }
     Ok(Exit::Success)
+}
+
+/// What was cached may have made way since, for a run of another workflow too.
+fn leave_out_gone(catalogue: &Catalogue, rows: &mut Vec<DatasetRow>) -> CliResult<()> {
+    for row in rows.iter_mut().filter(|r| r.is_cached() && is_here(&r.at)) {
+        let replicas = catalogue.replicas(&row.workflow, Some(&row.dataset));
+        let mut gone = replicas.exit(Exit::State)?;
+        gone.retain(|r| r.version == row.version && r.at == row.at && !r.path().exists());
+        row.parts = row.parts.saturating_sub(gone.len() as u64);
+        row.bytes = row.bytes.saturating_sub(gone.iter().map(|r| r.bytes).sum());
+        row.stored = row
+            .stored
+            .saturating_sub(gone.iter().map(|r| r.stored).sum());
+    }
+    rows.retain(|r| r.parts > 0);
+    Ok(())
 }
 
 fn where_is(cli: &Cli, dataset: &str) -> CliResult {

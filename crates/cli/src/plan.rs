@@ -27,6 +27,7 @@ use tarn_ports::{Journal, JournalError, Record};
 use tarn_report::Summary;
 use tarn_sim::{Estimates, SimEntry, Simulation};
 
+mod cached;
 mod entries;
 
 /// Run time assumed for a step without a `time` that has never run.
@@ -130,6 +131,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         options: Options {
             policy: args.policy,
             verify: args.verify.into(),
+            cache: crate::run::cache(args, elsewhere),
         },
         prior,
         prior_dest,
@@ -344,6 +346,7 @@ fn show(
     let tiers = peaks(start, world);
     let mut notes = changes.notes(&start.workflow, &runs);
     notes.extend(dropped.notes(&start.workflow));
+    notes.extend(cached::note(start, &history));
     notes.extend(crate::run::margin::at_risk(&start.workflow));
     if cli.json {
         let value = serde_json::json!({

@@ -172,6 +172,7 @@ pub(crate) fn start(
         options: Options {
             policy: args.policy,
             verify: args.verify.into(),
+            cache: cache(args, reached.is_some()),
         },
         prior,
         prior_dest,
@@ -741,6 +742,15 @@ fn open_world(
     match reached {
         Some(reached) => reached.open(config, opening.margin),
         None => Ok(Box::new(Local::new(config).exit(Exit::State)?)),
+    }
+}
+
+/// How much of a tier may be cached data, in percent: nothing on nodes that a job has only for a time.
+pub(crate) fn cache(args: &RunArgs, elsewhere: bool) -> u8 {
+    let in_job = elsewhere || std::env::var_os("SLURM_JOB_ID").is_some();
+    match in_job {
+        true => 0,
+        false => args.cache,
     }
 }
 

@@ -79,6 +79,7 @@ fn start(folder: &Path) -> Start {
         options: Options {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
+            cache: 0,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),

@@ -29,6 +29,8 @@ pub(crate) enum ReplicaState {
     Renewed(TransferId),
     Present,
     Leaving,
+    /// No step of this run reads it any more: it stays for a later run while nobody needs its room, and is not read by this one.
+    Cached,
     /// It was found damaged: not to be read any more.
     Bad,
 }

@@ -49,13 +49,14 @@ impl State {
         if outgrown.is_some() && placed.factor == *factor {
             *factor = factor.saturating_mul(2);
         }
+        let crowded = outgrown.is_some() && self.cache.was_in_the_way(&placed.spots);
         let lost = failure.kind == FailureKind::NodeLost;
         let hopeless = matches!(failure.kind, FailureKind::Conflict | FailureKind::Escape);
         let Some(i) = self.steps.instance_mut(id) else {
             return;
         };
         i.losses += u32::from(lost);
-        let counts = counts(failure.kind) && !learns && (hopeless || !newer)
+        let counts = counts(failure.kind) && !learns && !crowded && (hopeless || !newer)
             || lost && !newer && i.losses > FREE_LOSSES;
         i.failures += u32::from(counts);
         i.outgrown = i.outgrown.max(outgrown);

@@ -11,6 +11,7 @@
 
 pub mod advice;
 pub mod bound;
+mod cache;
 mod data;
 mod decide;
 mod drive;

@@ -53,6 +53,7 @@ impl State {
                 self.note_unkept(name);
             }
         }
+        self.cache.lose(node);
         self.images_lost(node);
         self.data.to_release.retain(|(_, place), _| !there(place));
         let mut leaving = 0;

@@ -387,6 +387,7 @@ impl State {
         }
         for (d, v) in reads(&self.start.workflow.steps[step.at()]) {
             self.data.version_mut(d, v).unbound += 1;
+            self.check_parts(d, v);
         }
         self.steps.to_bind.insert(step);
         if was_complete {
@@ -565,6 +566,8 @@ impl State {
             if let Some(p) = self.data.part_mut(part) {
                 p.readers += 1;
             }
+            // What was given up is wanted again.
+            self.data.to_check.insert(part);
         }
         let state = &mut self.steps.all[id.step.at()];
         if state.left == 0 {
@@ -631,6 +634,7 @@ impl State {
         self.under_way.clear();
         self.listing.clear();
         self.leaving = 0;
+        self.cache.clear();
         self.ledger.clear_bytes(&self.start.cluster);
         self.partitions
             .resumed(&self.start.workflow, &mut self.ledger);

@@ -1,5 +1,6 @@
 //! The state of a run, and the two ways it changes: by an event, by an action. No choice is made here.
 
+use crate::cache::Cache;
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
 use crate::failed::counts;
 use crate::ledger::{Demand, Ledger};
@@ -122,6 +123,8 @@ pub(crate) struct State {
     pub(crate) rests_until: Time,
     /// Evictions under way.
     pub(crate) leaving: u64,
+    /// What stays on the tiers for later runs.
+    pub(crate) cache: Cache,
 }
 
 impl State {
@@ -166,6 +169,7 @@ impl State {
             orphans: BTreeSet::new(),
             rests_until: 0,
             leaving: 0,
+            cache: Cache::default(),
             start: start.clone(),
         };
         for prior in &start.prior_data {
@@ -261,11 +265,13 @@ impl State {
             Do::Evict { part, key, at } if self.stray_leaves(*part, key, at) => {}
             Do::Evict { part, at, .. } => {
                 self.data.to_release.remove(&(*part, at.clone()));
+                self.uncached(*part, at);
                 if let Some(r) = self.data.replica_mut(*part, at) {
                     r.state = ReplicaState::Leaving;
                     self.leaving += 1;
                 }
             }
+            Do::Cache { part, at, .. } => self.cached(*part, *at),
             Do::Note { about } => self.noted(*about, &action.why),
             Do::Finish { outcome } => self.finished = Some(*outcome),
         }
@@ -752,10 +758,29 @@ impl State {
         self.data.to_check.insert(part);
     }
 
+    /// A replica stays for later runs.
+    fn cached(&mut self, part: PartRef, spot: Spot) {
+        if let Some(r) = self.data.replica_mut(part, &Place::Node(spot)) {
+            r.state = ReplicaState::Cached;
+            let stored = r.stored;
+            self.cache.add(spot, part, stored);
+        }
+    }
+
+    /// One that did goes, or has gone.
+    fn uncached(&mut self, part: PartRef, at: &Place) {
+        let replica = self.data.replica_mut(part, at);
+        let cached = replica.is_some_and(|r| r.state == ReplicaState::Cached);
+        if let (true, Place::Node(spot)) = (cached, at) {
+            self.cache.remove(*spot, part);
+        }
+    }
+
     fn evicted(&mut self, part: PartRef, at: &Place) {
         if self.stray_evicted(part, at) {
             return;
         }
+        self.uncached(part, at);
         self.data.to_release.remove(&(part, at.clone()));
         let Some(p) = self.data.part_mut(part) else {
             return;

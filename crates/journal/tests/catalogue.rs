@@ -6,6 +6,7 @@ use common::{WALL, act, cluster, part, spot, start, story, transfer, workflow};
 use std::fs;
 use std::path::Path;
 use tarn_base::action::{Action, Do, Outcome};
+use tarn_base::bounds::CACHE_LEASE;
 use tarn_base::event::{Event, PriorInstance, version_hash};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, TierId};
@@ -450,4 +451,36 @@ fn a_change_outlives_a_torn_one() {
     let catalogue = Catalogue::open(&state).unwrap();
     let rows = catalogue.replicas("w", Some("out")).unwrap();
     assert_eq!(rows.len(), 1, "only the dest is left");
+}
+
+#[test]
+fn what_a_run_leaves_that_nobody_asks_to_keep_is_cached_for_a_week() {
+    let rows = |cache: u8, ends: bool| {
+        let (_dir, state) = state();
+        let mut catalogue = Catalogue::open(&state).unwrap();
+        let run = add_run(&state, |run| {
+            let mut records = story(run, WALL);
+            if let Event::Started(start) = &mut records[0].event {
+                start.options.cache = cache;
+            }
+            if !ends {
+                records.pop();
+            }
+            records
+        });
+        catalogue.index(&run).unwrap();
+        let mut rows = catalogue.replicas("w", None).unwrap();
+        rows.retain(|r| !r.kept && matches!(r.at, StoredAt::Node { .. }));
+        assert!(!rows.is_empty());
+        rows
+    };
+    let end = WALL + 8 + CACHE_LEASE;
+    for row in rows(25, true) {
+        assert_eq!(row.kept_until, Some(end));
+        assert!(row.is_cached(end - 1) && !row.is_cached(end) && !row.is_kept(WALL));
+    }
+    for row in rows(0, true).into_iter().chain(rows(25, false)) {
+        assert_eq!(row.kept_until, None);
+        assert!(!row.is_cached(WALL) && !row.is_kept(WALL));
+    }
 }

@@ -3,10 +3,12 @@
 //! Every run publishes what it uses and has reserved before it moves or starts anything; together they never
 //! exceed the tier. A run that died keeps its use counted as long as its folder is there: the bytes are.
 
+mod cache;
 mod leftovers;
 mod page;
 
 use crate::store::{failure, io_failure};
+use cache::uncache;
 use leftovers::Leftover;
 #[cfg(test)]
 pub(crate) use page::left_by_the_dead;
@@ -56,6 +58,10 @@ struct Mine {
     /// What this run has lent of the tier beside its limit.
     lent: u64,
     others: u64,
+    /// Bytes of what the others claim that are cached.
+    others_cached: u64,
+    /// Another live run waits for room here.
+    others_wait: bool,
     /// The least of all live runs' limits.
     limit: u64,
     told: u64,
@@ -89,10 +95,13 @@ impl Mine {
                 limit: 0,
                 used: 0,
                 reserved: 0,
+                cached: 0,
                 waiting: None,
             },
             lent: 0,
             others: 0,
+            others_cached: 0,
+            others_wait: false,
             limit: 0,
             told: 0,
             published: None,
@@ -119,6 +128,9 @@ impl Mine {
         let others: Vec<&Claim> = others.collect();
         let weights = others.iter().map(|c| c.weight());
         self.others = weights.fold(0, u64::saturating_add);
+        let cached = others.iter().map(|c| c.cached.min(c.used));
+        self.others_cached = cached.fold(0, u64::saturating_add);
+        self.others_wait = others.iter().any(|c| c.waiting.is_some() && c.alive());
         let limits = others.iter().filter(|c| c.alive()).map(|c| c.limit);
         self.limit = limits.fold(self.claim.limit, u64::min);
         let now = now_ms();
@@ -130,7 +142,7 @@ impl Mine {
             .map(|since| Duration::from_millis(now.saturating_sub(since)))
             .max();
         let live = others.iter().any(|c| c.alive() && c.weight() > 0);
-        let dead = others.iter().filter(|c| !live && c.used > 0);
+        let dead = others.iter().filter(|c| !live && c.used > c.cached);
         self.held_by_dead = dead.map(|c| c.workspace.clone()).collect();
     }
 
@@ -141,6 +153,7 @@ impl Mine {
             let surplus = p.used.saturating_add(p.reserved).checked_sub(self.held());
             surplus.is_some_and(|s| s <= 2 * margin)
                 && p.used.abs_diff(self.claim.used) <= margin
+                && p.cached.abs_diff(self.claim.cached) <= margin
                 && p.waiting.is_none()
                 && !self.waits()
         })
@@ -303,6 +316,7 @@ pub(crate) struct Ledgers {
     aside: Mutex<BTreeMap<Spot, u64>>,
     /// What this run has and has claimed on each tier of each node.
     rooms: Mutex<BTreeMap<Spot, Room>>,
+    cached: Mutex<cache::Cached>,
 }
 
 /// Bytes of one tier of one node.
@@ -447,10 +461,11 @@ impl Ledgers {
             leftovers: Mutex::default(),
             aside: Mutex::default(),
             rooms: Mutex::new(rooms),
+            cached: Mutex::default(),
         };
         for account in &ledgers.accounts {
-            account
-                .refresh()
+            uncache(&account.root, workspace)
+                .and_then(|()| account.refresh())
                 .map_err(|e| io_failure("write the ledger of the tier", &account.root, &e))?;
         }
         Ok(ledgers)
@@ -595,6 +610,10 @@ impl Ledgers {
             Some(bytes) => replicas.insert(id, bytes),
             None => replicas.remove(&id),
         };
+        let cached = match stored {
+            Some(_) => 0,
+            None => self.unmark(&(spot, key.clone())),
+        };
         let (plus, minus) = (stored.unwrap_or(0), before.unwrap_or(0));
         if plus == minus {
             return;
@@ -608,6 +627,7 @@ impl Ledgers {
         let change = |m: &mut Mine| {
             m.claim.used = m.claim.used.saturating_add(plus).saturating_sub(minus);
             m.claim.reserved = m.claim.reserved.saturating_sub(settled);
+            m.claim.cached = m.claim.cached.saturating_sub(cached);
         };
         // As for reservations: the next change writes it again.
         let _ = self.accounts[at].update(change, |_| true);
@@ -625,7 +645,9 @@ impl Ledgers {
                 continue;
             };
             let own = mine.claim.limit.max(1);
-            let mut taken = (own - mine.limit.min(own)).saturating_add(mine.others);
+            // What others have cached goes when this run needs it.
+            let others = mine.others.saturating_sub(mine.others_cached);
+            let mut taken = (own - mine.limit.min(own)).saturating_add(others);
             if mine.elder_waits.is_some() {
                 // Nothing new for this run before the older one has what it waits for.
                 taken = taken.max(own.saturating_sub(mine.held()));

@@ -10,6 +10,7 @@ use crate::sockets::{Near, Sockets};
 use crate::sources::Remembered;
 use crate::stage;
 use crate::store::{failure, is_folder, read_manifest, sealed_estimate, stored_estimate, unsealed};
+use crate::transfer::evict;
 use crate::writers::Writers;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -333,7 +334,23 @@ impl Shared {
                 "data that is kept from earlier runs takes the room that was meant for it; a place is looked for anew",
             ));
         }
-        self.ledgers.reserve(spot, bytes, cancelled)
+        self.clear_cache(spot, bytes);
+        // Asked before each pause: what has been cached meanwhile makes way, too.
+        let cancelled = || {
+            self.clear_cache(spot, bytes);
+            cancelled()
+        };
+        self.ledgers.reserve(spot, bytes, &cancelled)
+    }
+
+    /// Removes cached data that is in the way of `bytes` more on a tier: first what ended runs have left, then this run's own.
+    fn clear_cache(&self, spot: Spot, bytes: u64) {
+        self.ledgers.clear_others_cache(spot, bytes, &*self.mover);
+        while let Some((at, part, key)) = self.ledgers.in_the_way_of(spot, bytes) {
+            let at = Place::Node(at);
+            let gone = evict(self, part, &key, &at);
+            self.deliver(Delivery::News(gone));
+        }
     }
 
     /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
@@ -356,6 +373,7 @@ impl Shared {
     ) -> Result<(), u64> {
         let more = bytes.saturating_sub(reserved.bytes());
         self.ledgers.make_way(spot, more, &*self.mover);
+        self.clear_cache(spot, more);
         let grown = reserved.grow(bytes);
         if grown.is_err() {
             self.tell_kept(spot, more);

@@ -1,5 +1,6 @@
 //! [`Local`]: the world of N nodes on one machine, or of one node of several machines.
 
+mod cache;
 mod nodes;
 
 pub use nodes::leave_tiers;
@@ -455,6 +456,7 @@ impl Local {
                     .map(|(spot, bytes)| Event::Capacity { spot, bytes }),
             );
             self.give_way();
+            self.give_cache_up();
         }
     }
 
@@ -632,6 +634,20 @@ impl World for Local {
         let job = match &action.what {
             Do::List { data } => Job::List(*data),
             Do::Transfer(t) => Job::Transfer(Box::new(t.clone())),
+            Do::Evict {
+                key,
+                at: Place::Node(spot),
+                ..
+            } if !self.shared.ledgers.evicts(*spot, key) => return Ok(()),
+            Do::Cache {
+                part,
+                key,
+                at,
+                share,
+            } => {
+                self.cache(*part, key, *at, *share);
+                return Ok(());
+            }
             Do::Evict { part, key, at } => Job::Evict {
                 part: *part,
                 key: key.clone(),

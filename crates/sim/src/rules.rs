@@ -3,6 +3,7 @@
 
 mod account;
 mod actions;
+mod cache;
 mod events;
 mod needs;
 mod partitions;

@@ -226,6 +226,7 @@ impl World for Simulation {
             }
             Do::Assign { .. }
             | Do::Unassign { .. }
+            | Do::Cache { .. }
             | Do::CopyImage { .. }
             | Do::Forget { .. }
             | Do::Note { .. }

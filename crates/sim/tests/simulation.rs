@@ -140,6 +140,7 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
         options: Options {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
+            cache: 0,
         },
         prior: vec![],
         prior_dest: vec![],

@@ -350,6 +350,8 @@ pub enum DeedKind {
     Reuse,
     /// A replica was told to go.
     Evict(PartRef, Place),
+    /// A replica stayed as cache.
+    Cache(PartRef, Spot),
     /// Nothing: it waits.
     Note,
     /// The run ended.

@@ -156,6 +156,12 @@ impl Held {
         let all = catalogue
             .replicas(&first.workflow, Some(dataset))
             .exit(Exit::State)?;
+        // What was cached may have made way since.
+        let wall = crate::run::wall();
+        let all: Vec<_> = all
+            .into_iter()
+            .filter(|r| !r.is_cached(wall) || !is_here(&r.at) || r.path().exists())
+            .collect();
         let newest = all.iter().map(|r| r.version).max().unwrap_or(0);
         let rows = all.into_iter().filter(|r| r.version == newest).collect();
         Ok(Self {

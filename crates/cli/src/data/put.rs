@@ -57,6 +57,7 @@ pub(super) fn put(
         machine,
         policy: Policy::new(Order::Data, None),
         verify: VerifyArg::Copy,
+        cache: 0,
         report: None,
         margin: crate::args::MARGIN,
     };

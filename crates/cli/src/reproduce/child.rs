@@ -71,6 +71,8 @@ impl Child {
     /// When it cannot be started.
     pub(super) fn start(program: &Path, words: &[OsString]) -> anyhow::Result<Self> {
         let mut process = Command::new(program)
+            // What a run leaves as cache must not spare the next one what is measured.
+            .env("TARN_CACHE", "0")
             .args(words)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -688,6 +688,7 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
             Verify::Copy => VerifyArg::Copy,
             Verify::Readback => VerifyArg::Readback,
         },
+        cache: begun.options.cache,
         report: args.report.clone(),
         margin: args.margin,
     })

@@ -65,7 +65,8 @@ impl Dropped {
         );
         if !kept.is_empty() {
             note += &format!(
-                "; `keep = \"7d\"` or `keep = \"forever\"` on {} keeps it on the nodes after a run",
+                "; `keep = \"7d\"` or `keep = \"forever\"` on {} keeps it on the nodes after a run; on one machine, a larger \
+                 `--cache` or tier lets more of it stay without that",
                 kept.join(", ")
             );
         }

@@ -54,10 +54,11 @@ impl Left {
         kept.map(ReplicaRow::path).collect()
     }
 
-    /// The folders of what is to be kept, and of what this run, if any, can be gone on with.
+    /// The folders of what is to be kept or cached, and of what this run, if any, can be gone on with.
     pub(super) fn wanted(&self, resumable: Option<&str>) -> BTreeSet<PathBuf> {
         let waits = |r: &ReplicaRow| !r.kept && resumable == Some(&r.run);
-        let wanted = self.all().filter(|r| waits(r) || r.is_kept(self.wall));
+        let stays = |r: &ReplicaRow| r.is_kept(self.wall) || r.is_cached(self.wall);
+        let wanted = self.all().filter(|r| waits(r) || stays(r));
         wanted.map(ReplicaRow::path).collect()
     }
 
@@ -65,7 +66,8 @@ impl Left {
     pub(super) fn staying(&self, folders: &[PathBuf]) -> (usize, usize) {
         let folders: BTreeSet<&PathBuf> = folders.iter().collect();
         let there = self.all().filter(|r| folders.contains(&r.path()));
-        let (kept, others): (Vec<_>, Vec<_>) = there.partition(|r| r.kept);
+        let stays = |r: &&ReplicaRow| r.kept || r.is_cached(self.wall);
+        let (kept, others): (Vec<_>, Vec<_>) = there.partition(stays);
         (kept.len(), others.len())
     }
 
@@ -314,7 +316,9 @@ pub(super) fn leftovers(
     world: &mut dyn Nodes,
 ) -> CliResult<()> {
     let mut left = Left::of(catalogue, start)?;
-    left.rows.retain(|r| !r.is_kept(left.wall));
+    // What this run has cached stays, and what it has not used of earlier ones goes.
+    let cached = |r: &ReplicaRow| r.run == start.run && r.is_cached(left.wall);
+    left.rows.retain(|r| !r.is_kept(left.wall) && !cached(r));
     // First the record, then the bytes: nothing half removed is ever taken for data.
     forget(catalogue, left.rows.iter())?;
     // What lies on a lost node is nobody's any more: whoever comes there next removes it.

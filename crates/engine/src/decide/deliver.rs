@@ -143,6 +143,7 @@ impl Decide<'_> {
         if nodes.len() >= wanted as usize || part.failures > 0 {
             return;
         }
+        let stored = part.info.stored;
         let others = self
             .all_nodes()
             .filter(|n| !nodes.contains(n))
@@ -157,10 +158,12 @@ impl Decide<'_> {
             Some((to, from.clone()))
         };
         let roomy = others
-            .filter(|s| self.state.ledger.free(*s) >= part.info.stored)
+            .filter(|s| self.free_but_for_cache(*s) >= stored)
             .filter_map(source);
-        let roomy = roomy.max_by_key(|(s, _)| (self.state.ledger.free(*s), std::cmp::Reverse(*s)));
-        if let Some((to, from)) = roomy {
+        let roomy = roomy.max_by_key(|(s, _)| (self.free_but_for_cache(*s), std::cmp::Reverse(*s)));
+        if let Some((to, from)) = roomy
+            && self.is_free(to, stored)
+        {
             let parts = vec![PartMove { part: name, from }];
             self.transfer(
                 parts,

@@ -2,6 +2,7 @@
 //! the next choice sees it. The rounds repeat until nothing more is to be done.
 
 mod begin;
+mod cache;
 mod deliver;
 mod desk;
 mod end;
@@ -53,6 +54,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         if !interrupted {
             d.sort_strays();
             d.release();
+            d.empty_closed_caches();
         }
         // Nothing moves or runs before it is known that all of it fits.
         if d.state.stop.is_none() && d.state.fits_checked {

@@ -50,7 +50,10 @@ impl Decide<'_> {
         let Some(replica) = part.replicas.get(at).copied() else {
             return;
         };
-        let removable = matches!(replica.state, ReplicaState::Present | ReplicaState::Bad);
+        let removable = matches!(
+            replica.state,
+            ReplicaState::Present | ReplicaState::Bad | ReplicaState::Cached
+        );
         if replica.is_others {
             // What is damaged is not read any more; who it belongs to removes it.
             if replica.state == ReplicaState::Bad && replica.pins == 1 {
@@ -61,8 +64,17 @@ impl Decide<'_> {
         if replica.pins > 0 || !removable || matches!(at, Place::Source | Place::External(_)) {
             return;
         }
-        if let Some(why) = self.leaves(name, part, at, replica) {
-            self.evict(name, at, why);
+        if replica.state == ReplicaState::Cached {
+            // It may leave at any time: what is to be read is made, or comes, again.
+            if super::cache::is_wanted_again(self.state, name, part) {
+                self.evict(name, at, Reason::OutputLost { data: name.data });
+            }
+            return;
+        }
+        match self.leaves(name, part, at, replica) {
+            Some(Reason::NotNeeded) => self.give_up(name, at, Reason::NotNeeded),
+            Some(why) => self.evict(name, at, why),
+            None => {}
         }
     }
 

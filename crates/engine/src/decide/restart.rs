@@ -92,6 +92,9 @@ impl Decide<'_> {
                 self.note(about, Reason::NoBuddy { bytes: reserve });
                 continue;
             };
+            if !self.is_free(to, reserve.saturating_sub(before)) {
+                continue;
+            }
             let what = Do::CopyImage {
                 instance: id,
                 attempt,
@@ -114,7 +117,7 @@ impl Decide<'_> {
         let images = self.state.steps.instance(id).map(|i| &i.kept.images)?;
         let own = |at: &Spot| images.buddies.get(at).copied();
         let free = |at: &Spot| {
-            let free = self.state.ledger.free(*at);
+            let free = self.free_but_for_cache(*at);
             free.saturating_add(own(at).unwrap_or(0))
         };
         let suits = |n: &NodeId| {

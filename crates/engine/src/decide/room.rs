@@ -42,6 +42,8 @@ impl Decide<'_> {
         }
         self.short_of_room = true;
         let lack = want - free;
+        let more = lack.saturating_sub(self.leaving_from(spot));
+        self.clear_cache(spot, more, &Reason::EvictForRoom { spot, want, free });
         let coming = self.will_free(spot, id);
         if coming >= lack {
             let why = self.room_being_made(spot, want, free);
@@ -182,7 +184,7 @@ impl Decide<'_> {
         names.iter().filter_map(stored).sum::<u64>() + leaving
     }
 
-    fn leaving_from(&self, spot: Spot) -> u64 {
+    pub(super) fn leaving_from(&self, spot: Spot) -> u64 {
         if self.state.leaving == 0 {
             return 0;
         }
@@ -276,8 +278,13 @@ impl Decide<'_> {
         });
         let roomy = slower.find(|s| {
             let there = state_at(&Place::Node(*s)).is_some();
-            !there && self.state.ledger.free(*s) >= m.stored
+            !there && self.free_but_for_cache(*s) >= m.stored
         });
+        if let Some(to) = roomy
+            && !self.is_free(to, m.stored)
+        {
+            return true;
+        }
         let (to, kind, why) = match roomy {
             Some(to) => (
                 Place::Node(to),

@@ -227,7 +227,10 @@ impl Decide<'_> {
             let bound = replicas.into_iter().flatten();
             let bound = bound.filter(|(p, _)| !matches!(p, Place::External(_) | Place::Source));
             all.extend(bound.map(|(at, r)| {
-                let there = matches!(r.state, ReplicaState::Present | ReplicaState::Bad);
+                let there = matches!(
+                    r.state,
+                    ReplicaState::Present | ReplicaState::Bad | ReplicaState::Cached
+                );
                 (name, at.clone(), there && r.pins == 0)
             }));
         }

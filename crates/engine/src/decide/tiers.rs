@@ -128,7 +128,10 @@ impl Decide<'_> {
     ) -> Option<(Spot, u64)> {
         let room = self.room_on(id, position, node)?;
         let brought = room.brings.get(&room.spot).copied().unwrap_or(0);
-        let free = self.state.ledger.free(room.spot).saturating_sub(brought);
+        if self.is_being_emptied(room.spot) {
+            return None;
+        }
+        let free = self.free_but_for_cache(room.spot).saturating_sub(brought);
         let reserve = match self.turn.last_resort && self.idle() {
             true => room.reserve.min(free).max(room.sure),
             false => room.reserve,

@@ -58,6 +58,7 @@ fn start(text: &str) -> Start {
         options: Options {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
+            cache: 0,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),

@@ -98,6 +98,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Sta
         options: Options {
             policy,
             verify: Verify::Copy,
+            cache: 0,
         },
         prior: Vec::<PriorInstance>::new(),
         prior_dest: Vec::new(),

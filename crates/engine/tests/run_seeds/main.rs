@@ -33,6 +33,9 @@ const FOUND: [(u64, &str); 1] = [(96_601_103, "heft+cache")];
 /// Events of one run; most have some hundred. So many are an engine that goes round in circles.
 const MAX_EVENTS: u32 = 20_000;
 
+/// Of so many cached replicas another run wants the room of one, and the world removes it.
+const WANTED: u32 = 5;
+
 /// Records in memory.
 #[derive(Default)]
 struct Memory(Vec<Record>);
@@ -48,6 +51,7 @@ impl Journal for Memory {
 struct Bounded {
     sim: Simulation,
     events: u32,
+    cached: u32,
 }
 
 impl World for Bounded {
@@ -56,7 +60,21 @@ impl World for Bounded {
     }
 
     fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
-        self.sim.perform(action)
+        self.sim.perform(action)?;
+        let Do::Cache { part, key, at, .. } = &action.what else {
+            return Ok(());
+        };
+        self.cached += 1;
+        if !self.cached.is_multiple_of(WANTED) {
+            return Ok(());
+        }
+        let what = Do::Evict {
+            part: *part,
+            key: key.clone(),
+            at: Place::Node(*at),
+        };
+        let why = Reason::NotNeeded;
+        self.sim.perform(&Action { what, why })
     }
 
     fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
@@ -89,6 +107,7 @@ fn start(case: &Case, policy: &str) -> Start {
         options: Options {
             policy: policy.parse::<Policy>().expect("a policy"),
             verify: Verify::Copy,
+            cache: case.cache,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
@@ -103,7 +122,11 @@ fn play(engine: &mut Engine, sim: Simulation, before: &[Record], first: Event, s
     let mut rules = Rules::new();
     let mut broken = before.iter().try_for_each(|r| rules.check(r));
     let mut journal = Memory(before.to_vec());
-    let mut world = Bounded { sim, events: 0 };
+    let mut world = Bounded {
+        sim,
+        events: 0,
+        cached: 0,
+    };
     let driven = drive(
         engine,
         &mut world,

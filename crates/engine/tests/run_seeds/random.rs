@@ -82,6 +82,8 @@ pub(crate) struct Case {
     pub(crate) tight: bool,
     /// It runs in an allocation, where a replica can be read while it arrives.
     pub(crate) allocation: bool,
+    /// How much of a tier may be cached data, in percent.
+    pub(crate) cache: u8,
     made: BTreeMap<String, Made>,
     seed: u64,
 }
@@ -107,6 +109,7 @@ impl Case {
             trouble,
             tight,
             allocation: seed % 2 == 1,
+            cache: [0, 25, 60, 100][(seed / 2 % 4) as usize],
             made,
             seed,
         }

@@ -6,6 +6,8 @@ use crate::log::LogReader;
 use crate::runs;
 use rusqlite::{Transaction, params};
 use std::collections::BTreeMap;
+use tarn_base::action::Outcome;
+use tarn_base::bounds::CACHE_LEASE;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
 use tarn_base::history::{History, InstanceState, Replica};
@@ -217,7 +219,10 @@ impl Indexing<'_> {
                 int(replica.stored),
                 self.run,
                 int(self.wall(replica.since)),
-                self.kept_until(dataset.keep, replica.since).map(int),
+                match kept {
+                    true => self.kept_until(dataset.keep, replica.since).map(int),
+                    false => self.cached_until(place).map(int),
+                },
                 // What lies in a `dest` is the user's.
                 kept || matches!(place, Place::External(_)),
             ])?;
@@ -232,6 +237,15 @@ impl Indexing<'_> {
         };
         let from = self.history.outcome.map_or(since, |(end, _)| end);
         Some(self.wall(from).saturating_add(nanos.div_ceil(SECOND)))
+    }
+
+    /// What a run that has ended well leaves on its nodes, and nobody asks to keep, is cached.
+    fn cached_until(&self, place: &Place) -> Option<u64> {
+        let (end, outcome) = self.history.outcome?;
+        let cached = self.start.options.cache > 0
+            && outcome == Outcome::Done
+            && matches!(place, Place::Node(_));
+        cached.then(|| self.wall(end).saturating_add(CACHE_LEASE))
     }
 
     fn dests(&self) -> Indexed {

@@ -89,7 +89,8 @@ pub struct ReplicaRow {
     /// Whether somebody asks to keep it. What nobody asks to keep lies there only because its run has not ended well:
     /// the next run uses or removes it.
     pub kept: bool,
-    /// Until when it is kept, in the same seconds; `None`: until somebody removes it.
+    /// Until when it is kept, in the same seconds; `None`: until somebody removes it. Of what nobody asks to keep: until when it may
+    /// stay as cache.
     pub kept_until: Option<u64>,
 }
 
@@ -97,6 +98,11 @@ impl ReplicaRow {
     /// Its folder.
     pub fn path(&self) -> PathBuf {
         self.at.path(&self.workspace, &self.key)
+    }
+
+    /// Whether it is cached at `wall` (seconds since 1970): no run waits for it, and it goes when its room is needed.
+    pub fn is_cached(&self, wall: u64) -> bool {
+        !self.kept && self.kept_until.is_some_and(|until| until > wall)
     }
 
     /// Whether somebody asks to keep it at `wall` (seconds since 1970).
@@ -126,6 +132,13 @@ pub struct DatasetRow {
     pub kept: bool,
     /// Until when the first of them is kept, in seconds since 1970; `None`: until somebody removes it.
     pub kept_until: Option<u64>,
+}
+
+impl DatasetRow {
+    /// Whether some of it is there as cache: nobody asks to keep it, and no run waits for it.
+    pub fn is_cached(&self) -> bool {
+        !self.kept && self.kept_until.is_some()
+    }
 }
 
 /// A `dest` that was written.

@@ -159,6 +159,7 @@ pub(crate) fn start(run: &str, wall: u64) -> Start {
         options: Options {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
+            cache: 0,
         },
         prior: vec![],
         prior_dest: vec![],

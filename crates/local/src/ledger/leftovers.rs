@@ -114,7 +114,7 @@ impl Ledgers {
     }
 
     /// Whether `bytes` more would exceed one node's tier.
-    fn lacks(&self, spot: Spot, bytes: u64) -> bool {
+    pub(super) fn lacks(&self, spot: Spot, bytes: u64) -> bool {
         let mut lacks = false;
         self.on(spot, |room| {
             lacks = room.held().saturating_add(bytes) > room.limit;

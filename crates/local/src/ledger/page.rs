@@ -1,5 +1,6 @@
 //! The file `ledger` at a tier's root: what every workspace claims of the tier. Read by all, written under a lock.
 
+use super::cache::prune;
 use crate::stage;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -27,9 +28,16 @@ pub(super) struct Claim {
     pub(super) limit: u64,
     pub(super) used: u64,
     pub(super) reserved: u64,
+    /// Bytes of what is used that anybody may have who needs them.
+    #[serde(default, skip_serializing_if = "is_none_of_it")]
+    pub(super) cached: u64,
     /// Since when it waits for room, in milliseconds since boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) waiting: Option<u64>,
+}
+
+fn is_none_of_it(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Claim {
@@ -43,6 +51,11 @@ impl Claim {
             true => self.used.saturating_add(self.reserved),
             false => self.used,
         }
+    }
+
+    /// The same without what goes when they need it.
+    fn lasting(&self) -> u64 {
+        self.weight().saturating_sub(self.cached)
     }
 
     /// Whether it still counts: a dead run's claim does as long as its folder is there, because its bytes are.
@@ -108,8 +121,8 @@ fn claims(root: &Path) -> Vec<Claim> {
     Page::read(root).unwrap_or_default().entries
 }
 
-/// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run. What this process
-/// lends is none of them: it is no part of its tier meanwhile.
+/// Bytes of the tier at `root` that other workspaces' runs use or have reserved, for planning before a run. What goes when it is
+/// needed is none of them. What this process lends is none of them: it is no part of its tier meanwhile.
 pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     let all = claims(root);
     let own = rustix::process::getpid().as_raw_nonzero().get();
@@ -117,7 +130,7 @@ pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     let others = all
         .iter()
         .filter(|c| c.workspace != workspace && c.counts(root) && !lent(c));
-    others.map(Claim::weight).fold(0, u64::saturating_add)
+    others.map(Claim::lasting).fold(0, u64::saturating_add)
 }
 
 /// Bytes of the tier at `root` that are accounted to a workspace.
@@ -155,6 +168,7 @@ pub(crate) fn lend(root: &Path, name: &str, used: u64, reserved: u64) -> io::Res
             limit: u64::MAX,
             used,
             reserved,
+            cached: 0,
             waiting: None,
         });
         page.entries.sort_by(|a, b| a.workspace.cmp(&b.workspace));
@@ -172,6 +186,7 @@ pub(crate) fn lend(root: &Path, name: &str, used: u64, reserved: u64) -> io::Res
 /// When the ledger cannot be changed; folders that cannot be removed stay.
 pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
     let folder = root.join(workspace);
+    let cached = prune(root, workspace);
     remove_skeleton(&folder);
     if !root.is_dir() {
         return Ok(());
@@ -181,6 +196,7 @@ pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
     let mut page = found.clone();
     for claim in page.entries.iter_mut().filter(|c| c.workspace == workspace) {
         claim.used = claim.used.saturating_sub(freed);
+        claim.cached = cached.min(claim.used);
     }
     page.entries
         .retain(|c| c.workspace != workspace || (c.used > 0 && folder.is_dir()));
@@ -224,6 +240,7 @@ pub(crate) fn left_by_the_dead(root: &Path, used: u64) {
         limit: used,
         used,
         reserved: 0,
+        cached: 0,
         waiting: None,
     };
     std::fs::create_dir_all(root.join(&claim.workspace)).unwrap();
@@ -243,6 +260,7 @@ mod tests {
             limit: 100,
             used,
             reserved: 0,
+            cached: 0,
             waiting: None,
         }
     }

@@ -150,6 +150,7 @@ fn the_dead_keep_what_they_use_as_long_as_their_folder_is_there() {
         limit: 10,
         used: 300,
         reserved: 500,
+        cached: 0,
         waiting: None,
     };
     let page = Page {
@@ -263,4 +264,53 @@ fn what_is_lent_is_nobodys_twice() {
     assert!(b.reserve(SPOT, 600, &|| true).is_ok() && b.reserve(SPOT, 601, &|| true).is_err());
     lend(root.path(), loan, 0, 0).unwrap();
     assert!(b.reserve(SPOT, 1000, &|| true).is_ok());
+}
+
+#[test]
+fn what_ended_runs_have_cached_goes_oldest_first_and_no_more_than_is_wanted() {
+    let root = tempfile::tempdir().unwrap();
+    let node = root.path().join("gone/n0");
+    std::fs::create_dir_all(node.join("cached")).unwrap();
+    for (n, (key, bytes)) in [("a", 100), ("b", 150)].into_iter().enumerate() {
+        std::fs::create_dir_all(node.join("parts").join(key)).unwrap();
+        let mark = std::fs::File::create(node.join(format!("cached/{bytes}.{key}"))).unwrap();
+        let since = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(n as u64);
+        mark.set_modified(since).unwrap();
+    }
+    // What was killed while it removed this one has taken no mark away.
+    std::fs::write(node.join("cached/70.c"), "").unwrap();
+    // Somebody asked to keep this one.
+    std::fs::create_dir_all(node.join("parts/kept")).unwrap();
+    let claim = Claim {
+        workspace: "gone".into(),
+        pid: i32::MAX,
+        start: 1,
+        limit: 400,
+        used: 300,
+        reserved: 0,
+        cached: 250,
+        waiting: None,
+    };
+    let page = Page {
+        entries: vec![claim],
+    };
+    page.write(root.path()).unwrap();
+    let cluster = cluster(root.path(), 1, 400);
+    let ledgers = Ledgers::open(&cluster, &Own::All, "own").unwrap();
+    assert_eq!(held_by_others(root.path(), "own"), 50);
+    let left = || {
+        let page = Page::read(root.path()).unwrap();
+        let gone = page.entries.iter().find(|c| c.workspace == "gone");
+        gone.map(|c| (c.used, c.cached)).unwrap_or_default()
+    };
+    let mover = tarn_movers::Trees::new();
+    ledgers.clear_others_cache(SPOT, 100, &mover);
+    assert_eq!(left(), (300, 250), "there is room");
+    ledgers.clear_others_cache(SPOT, 150, &mover);
+    assert_eq!(left(), (200, 150), "the oldest is enough");
+    assert!(!node.join("parts/a").exists() && node.join("parts/b").exists());
+    ledgers.clear_others_cache(SPOT, 1000, &mover);
+    assert_eq!(left(), (50, 0));
+    assert!(!node.join("parts/b").exists() && node.join("parts/kept").exists());
+    assert!(!node.join("cached/70.c").exists());
 }

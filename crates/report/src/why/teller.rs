@@ -184,6 +184,10 @@ impl<'a> Teller<'a> {
                     t.spots.push(*spot);
                 }
             }
+            Do::Cache { part, at, .. } => {
+                t.data.push(part.data);
+                t.spots.push(*at);
+            }
             Do::Note {
                 about: Subject::Instance(id),
             } => t.instances.push(*id),
@@ -255,6 +259,13 @@ impl<'a> Teller<'a> {
                 part.origin,
                 part.seq,
                 names.place(at)
+            ),
+            Do::Cache { part, at, .. } => format!(
+                "keep {} (part {}.{}) as cache on {}",
+                names.version(part.data, part.version),
+                part.origin,
+                part.seq,
+                names.place(&Place::Node(*at))
             ),
             Do::Note { about } => self.subject(*about),
             Do::Finish { outcome } => match outcome {

@@ -24,6 +24,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
         options: Options {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
+            cache: 0,
         },
         prior: vec![PriorInstance {
             identity: Hash::of(b"thumbs"),

@@ -17,6 +17,8 @@ pub(super) enum State {
     /// It is there, and comes anew.
     Renewed,
     There,
+    /// Left for later runs: no step of this one reads it.
+    Cached,
     Leaving,
     Damaged,
 }
@@ -74,6 +76,8 @@ pub(super) struct Account {
     pub(super) interrupted: bool,
     /// A replica can be read while it arrives.
     pub(super) chains: bool,
+    /// How much of a tier may be cached data, in percent.
+    pub(super) cache: u8,
 }
 
 impl Account {
@@ -105,6 +109,10 @@ impl Account {
             finished: None,
             interrupted: false,
             chains: start.allocation.is_some(),
+            cache: match start.allocation {
+                Some(_) => 0,
+                None => start.options.cache,
+            },
         };
         account.reset_capacity();
         account.take_from_others(start);

@@ -1,6 +1,6 @@
 //! What is decided.
 
-use super::account::{Account, Placed, State};
+use super::account::{Account, Copy, Placed, State};
 use super::{Broken, rule};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
@@ -70,6 +70,7 @@ impl Account {
             Do::Discard { partition, key, .. } => self.discard(*partition, key),
             Do::Reuse { instance, prior } => self.reuse(*instance, *prior),
             Do::Evict { part, key, at } => self.evict(*part, key, at),
+            Do::Cache { part, key, at, .. } => self.leave_cached(*part, key, *at),
             Do::Note { about } => self.note(*about, &action.why),
             Do::Finish { outcome } => self.finish(*outcome),
         }
@@ -332,7 +333,7 @@ impl Account {
         })?;
         let same = self.parts.get(&part).is_some_and(|i| i.key == *key);
         let state = self.copy(part, at).map(|c| c.state);
-        let there = matches!(state, Some(State::There | State::Damaged));
+        let there = matches!(state, Some(State::There | State::Damaged | State::Cached));
         rule("what is removed is there", same && there, || {
             format!("{part}: {state:?}")
         })?;
@@ -374,6 +375,7 @@ impl Account {
     }
 
     fn note(&mut self, about: Subject, why: &Reason) -> Result<(), Broken> {
+        self.waits_for_no_cache(why)?;
         let Subject::Instance(id) = about else {
             return Ok(());
         };
@@ -444,8 +446,9 @@ impl Account {
                 !kept || !self.is_lost(*part),
                 || format!("{part} of {}, {info:?}", dataset.name),
             )?;
-            let ours = |p: &&Place| matches!(p, Place::Node(_) | Place::Drained);
-            let left = self.copies.get(part).and_then(|c| c.keys().find(ours));
+            let ours = |p: &Place| matches!(p, Place::Node(_) | Place::Drained);
+            let ours = |(p, c): &(&Place, &Copy)| ours(p) && c.state != State::Cached;
+            let left = self.copies.get(part).and_then(|c| c.iter().find(ours));
             rule("nothing is left behind", keeps || left.is_none(), || {
                 format!("{part} at {left:?}")
             })?;

@@ -1,0 +1,403 @@
+//! What no step reads any more stays as cache: a later run uses it, and whoever needs its room gets it.
+
+mod common;
+use common::{Ran, Site, files, send, until};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// Three steps, each of which reads what the one before made. Each notes that it ran.
+const CHAIN: &str = r#"
+name = "chain"
+[data.raw]
+source = "in"
+[data.a]
+[data.b]
+[data.o]
+dest = "out"
+[[step]]
+name = "first"
+in = ["raw"]
+out = ["a"]
+run = "echo first >> $TARN_WORKFLOW_DIR/ran; cp $TARN_raw/f $TARN_a/f"
+[[step]]
+name = "second"
+in = ["a"]
+out = ["b"]
+run = "echo second >> $TARN_WORKFLOW_DIR/ran; cp $TARN_a/f $TARN_b/f"
+[[step]]
+name = "third"
+in = ["b"]
+out = ["o"]
+run = "echo third >> $TARN_WORKFLOW_DIR/ran; cp $TARN_b/f $TARN_o/f"
+"#;
+
+fn chain(bytes: usize) -> Site {
+    let site = Site::new(CHAIN);
+    std::fs::create_dir(site.path("in")).expect("mkdir");
+    std::fs::write(site.path("in/f"), vec![7; bytes]).expect("write");
+    site
+}
+
+/// The same on a tier that others use too.
+fn on(mut site: Site, tier: &Path, size: u64) -> Site {
+    site.options = vec!["--tier".into(), format!("fast={}:{size}B", tier.display())];
+    site
+}
+
+/// `tarn` as users have it: the other tests switch the cache off.
+fn command(site: &Site, arguments: &[&str]) -> Command {
+    let mut command = site.command(arguments);
+    command.env_remove("TARN_CACHE");
+    command
+}
+
+fn tarn(site: &Site, arguments: &[&str]) -> Ran {
+    Ran::of(command(site, arguments).output().expect("tarn starts"))
+}
+
+fn run(site: &Site) -> Ran {
+    tarn(site, &site.run_arguments())
+}
+
+fn plan(site: &Site) -> Ran {
+    let mut arguments = site.run_arguments();
+    arguments[0] = "plan";
+    tarn(site, &arguments)
+}
+
+/// What has run since this was asked last.
+fn ran(site: &Site) -> Vec<String> {
+    let text = std::fs::read_to_string(site.path("ran")).unwrap_or_default();
+    site.write("ran", "");
+    text.lines().map(str::to_owned).collect()
+}
+
+fn change(site: &Site, from: &str, to: &str) {
+    let text = site.read("workflow.toml");
+    assert!(text.contains(from), "{text}");
+    site.write("workflow.toml", &text.replace(from, to));
+}
+
+/// A change of the last step, and nothing else.
+fn change_last(site: &Site) {
+    change(site, "cp $TARN_b/f", "true; cp $TARN_b/f");
+}
+
+/// The rows of `tarn data ls`: datasets with their bytes, as far as they are cached.
+fn cached(site: &Site) -> BTreeMap<String, u64> {
+    let listed = tarn(site, &["data", "ls", "--json"]).exits(0);
+    let rows = listed.out.lines().map(|line| {
+        let row: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let name = row["dataset"].as_str().expect("a name").to_owned();
+        (name, row["cached"] == true, row["stored"].as_u64())
+    });
+    let cached = rows.filter(|(_, cached, _)| *cached);
+    cached
+        .map(|(name, _, stored)| (name, stored.expect("bytes")))
+        .collect()
+}
+
+fn names(site: &Site) -> Vec<String> {
+    cached(site).into_keys().collect()
+}
+
+/// The files below a tier, but for those of the ledger.
+fn left(tier: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    files(tier, &mut all);
+    all.retain(|p| !p.ends_with("ledger") && !p.ends_with("ledger.lock"));
+    all
+}
+
+/// What the ledger of a tier says of all workspaces together.
+fn ledger(tier: &Path, key: &str) -> u64 {
+    let text = std::fs::read_to_string(tier.join("ledger")).unwrap_or_default();
+    let page: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let claims = page["entries"].as_array().cloned().unwrap_or_default();
+    claims.iter().filter_map(|c| c[key].as_u64()).sum()
+}
+
+/// The ledger says what the datasets take that are cached, and nothing else is there.
+#[track_caller]
+fn is_exact(tier: &Path, sites: &[&Site]) {
+    let sum: u64 = sites.iter().flat_map(|s| cached(s).into_values()).sum();
+    assert_eq!(ledger(tier, "used"), sum);
+    assert_eq!(ledger(tier, "cached"), sum);
+    assert_eq!(ledger(tier, "reserved"), 0);
+}
+
+#[test]
+fn a_change_of_the_last_step_runs_that_step_alone() {
+    let site = chain(1000);
+    let planned = plan(&site).exits(0);
+    assert!(planned.out.contains("cached: `a`, `b`"), "{}", planned.out);
+    run(&site).exits(0);
+    assert_eq!(ran(&site), ["first", "second", "third"]);
+    assert_eq!(names(&site), ["a", "b"]);
+    is_exact(&site.path("tier"), &[&site]);
+    tarn(&site, &["data", "ls"]).exits(0).says("cache ");
+    for _ in 0..2 {
+        change_last(&site);
+        let planned = plan(&site).exits(0);
+        assert!(
+            planned.out.contains("1 run, 2 unchanged"),
+            "{}",
+            planned.out
+        );
+        run(&site).exits(0);
+        assert_eq!(ran(&site), ["third"]);
+        assert_eq!(names(&site), ["a", "b"]);
+        is_exact(&site.path("tier"), &[&site]);
+    }
+    // What a step that has changed made is of no use any more.
+    change(&site, "cp $TARN_raw/f", "true; cp $TARN_raw/f");
+    run(&site).exits(0);
+    // `second` reads the same as before.
+    assert_eq!(ran(&site), ["first"]);
+    is_exact(&site.path("tier"), &[&site]);
+    tarn(&site, &["data", "rm", "b"]).exits(0);
+    assert_eq!(names(&site), ["a"]);
+    is_exact(&site.path("tier"), &[&site]);
+    tarn(&site, &["data", "rm", "a"]).exits(0);
+    site.leaves_nothing_on_its_tier();
+}
+
+#[test]
+fn what_was_changed_on_the_tier_is_not_used() {
+    let site = chain(1000);
+    run(&site).exits(0);
+    ran(&site);
+    let parts = left(&site.path("tier"));
+    for file in parts.iter().filter(|p| p.ends_with("f")) {
+        let mut mode = std::fs::metadata(file).expect("a file").permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o644);
+        std::fs::set_permissions(file, mode).expect("chmod");
+        std::fs::write(file, vec![8; 1000]).expect("write");
+    }
+    change_last(&site);
+    run(&site).exits(0);
+    assert_eq!(ran(&site), ["first", "second", "third"]);
+    assert_eq!(std::fs::read(site.path("out/f")).expect("it"), [7; 1000]);
+}
+
+#[test]
+fn nothing_is_cached_where_that_is_asked() {
+    let site = chain(1000).with(&["--cache", "0"]);
+    let planned = plan(&site).exits(0);
+    assert!(!planned.out.contains("cached"), "{}", planned.out);
+    run(&site).exits(0);
+    site.leaves_nothing_on_its_tier();
+    ran(&site);
+    change_last(&site);
+    let said = "nothing has changed for `first`, `second`";
+    plan(&site).exits(0).says(said).says("a larger `--cache`");
+    run(&site).exits(0).says(said);
+    assert_eq!(ran(&site), ["first", "second", "third"]);
+    // Its variable does the same.
+    let site = chain(1000);
+    let mut run = command(&site, &site.run_arguments());
+    Ran::of(run.env("TARN_CACHE", "0").output().expect("it runs")).exits(0);
+    site.leaves_nothing_on_its_tier();
+    // And on the nodes of a job nothing stays.
+    let mut run = command(&site, &[&site.run_arguments()[..], &["--local"]].concat());
+    change_last(&site);
+    Ran::of(run.env("SLURM_JOB_ID", "1").output().expect("it runs")).exits(0);
+    site.leaves_nothing_on_its_tier();
+}
+
+#[test]
+fn a_small_tier_does_all_the_same() {
+    // Two datasets at a time fit, and nothing beside them.
+    let bytes = 2 * MIB as usize - 100_000;
+    let mut site = chain(bytes);
+    let tier = site.path("tier");
+    let text = CHAIN
+        .replace("[data.a]", "[data.a]\nsize = \"2 MiB\"")
+        .replace("[data.b]", "[data.b]\nsize = \"2 MiB\"")
+        .replace("[data.o]", "[data.o]\nsize = \"2 MiB\"");
+    site.write("workflow.toml", &text);
+    site = on(site, &tier, 4 * MIB).with(&["--cache", "100"]);
+    run(&site).exits(0);
+    assert_eq!(names(&site), ["b"]);
+    is_exact(&tier, &[&site]);
+    let log = site.log();
+    let actions = log.iter().flat_map(|r| r["actions"].as_array().unwrap());
+    let count = |what: &str| actions.clone().filter(|a| a["do"] == what).count();
+    assert_eq!(count("cache"), 2, "`a` was, too, and made way");
+    change_last(&site);
+    ran(&site);
+    run(&site).exits(0);
+    assert_eq!(ran(&site), ["third"]);
+    is_exact(&tier, &[&site]);
+}
+
+#[test]
+fn cached_data_keeps_within_its_share() {
+    let site = chain(MIB as usize);
+    let tier = site.path("tier");
+    // One of the two fits into a quarter of it.
+    let site = on(site, &tier, 6 * MIB);
+    run(&site).exits(0);
+    assert_eq!(names(&site), ["b"]);
+    is_exact(&tier, &[&site]);
+    // Of two workflows as well: the older one's goes.
+    let other = on(chain(MIB as usize), &tier, 6 * MIB);
+    run(&other).exits(0);
+    assert_eq!(names(&other), ["b"]);
+    assert!(names(&site).is_empty());
+    is_exact(&tier, &[&site, &other]);
+}
+
+#[test]
+fn what_an_ended_run_has_cached_makes_way_for_another_workflow() {
+    let tier = TempDir::new().expect("a tier");
+    let first = on(chain(2 * MIB as usize), tier.path(), 16 * MIB);
+    run(&first).exits(0);
+    assert_eq!(names(&first), ["b"]);
+    is_exact(tier.path(), &[&first]);
+    let text = "name = \"large\"\n[data.big]\nsize = \"15 MiB\"\ndest = \"big\"\n[[step]]\nname = \"fill\"\nout = [\"big\"]\n\
+                run = \"head -c 15000000 /dev/zero > $TARN_big/f\"\n";
+    let second = on(Site::new(text), tier.path(), 16 * MIB);
+    let done = run(&second).exits(0);
+    assert!(!done.err.contains("wait"), "{}", done.err);
+    assert!(names(&first).is_empty());
+    is_exact(tier.path(), &[&first, &second]);
+    assert!(left(tier.path()).is_empty(), "{:?}", left(tier.path()));
+    // It is made again, and nobody is told that something was lost.
+    ran(&first);
+    change_last(&first);
+    let done = run(&first).exits(0);
+    assert!(!done.err.contains("warning"), "{}", done.err);
+    assert_eq!(ran(&first), ["first", "second", "third"]);
+}
+
+#[test]
+fn what_a_live_run_has_cached_makes_way_for_another_workflow() {
+    let tier = TempDir::new().expect("a tier");
+    let first = on(chain(2 * MIB as usize), tier.path(), 16 * MIB);
+    let hangs =
+        "while ! test -e $TARN_WORKFLOW_DIR/go; do sleep 0.05; done; cp $TARN_b/f $TARN_o/f";
+    let text = CHAIN
+        .replace("cp $TARN_b/f $TARN_o/f", hangs)
+        .replace("[data.b]", "[data.b]\nsize = \"2 MiB\"")
+        .replace("[data.o]", "[data.o]\nsize = \"2 MiB\"");
+    first.write("workflow.toml", &text);
+    let mut begun = command(&first, &first.run_arguments());
+    let child = begun.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("tarn starts");
+    until("a is cached", || ledger(tier.path(), "cached") >= 2 * MIB);
+    // What is left beside `b`, `o` and what is cached would not do.
+    let text = "name = \"large\"\n[data.big]\nsize = \"11 MiB\"\ndest = \"big\"\n[[step]]\nname = \"fill\"\nout = [\"big\"]\n\
+                run = \"head -c 11000000 /dev/zero > $TARN_big/f\"\n";
+    let second = on(Site::new(text), tier.path(), 16 * MIB);
+    run(&second).exits(0);
+    assert_eq!(ledger(tier.path(), "cached"), 0);
+    first.write("go", "");
+    Ran::end(child).exits(0);
+    assert_eq!(names(&first), ["b"]);
+    is_exact(tier.path(), &[&first, &second]);
+}
+
+#[test]
+fn what_is_erased_or_needed_no_more_after_a_week_is_not_left() {
+    let site = chain(1000);
+    site.write("workflow.toml", &format!("erase = true\n{CHAIN}"));
+    run(&site).exits(0);
+    assert!(names(&site).is_empty());
+    site.leaves_nothing_on_its_tier();
+    // A week is over.
+    let site = chain(1000);
+    run(&site).exits(0);
+    ran(&site);
+    let week = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
+                c.execute('UPDATE replicas SET kept_until = kept_until - 604801'); c.commit()";
+    let index = site.path(".tarn/catalogue.sqlite");
+    let passed = Command::new("python3")
+        .args(["-c", week])
+        .arg(index)
+        .status();
+    assert!(passed.expect("python3 starts").success());
+    tarn(&site, &["data", "ls"]).exits(0).says("no longer");
+    change_last(&site);
+    run(&site).exits(0).says("kept no longer");
+    assert_eq!(ran(&site), ["first", "second", "third"]);
+}
+
+#[test]
+fn what_is_cached_can_be_kept_without_being_made_again() {
+    let tier = TempDir::new().expect("a tier");
+    let site = on(chain(2 * MIB as usize), tier.path(), 16 * MIB);
+    run(&site).exits(0);
+    tarn(&site, &["data", "pin", "b"])
+        .exits(2)
+        .says("is only cached");
+    change(&site, "[data.b]", "[data.b]\nkeep = \"forever\"");
+    change_last(&site);
+    ran(&site);
+    run(&site).exits(0);
+    assert_eq!(ran(&site), ["third"]);
+    assert!(!names(&site).contains(&"b".to_owned()));
+    tarn(&site, &["data", "ls"]).exits(0).says("forever");
+    assert!(ledger(tier.path(), "used") >= 2 * MIB + ledger(tier.path(), "cached"));
+    tarn(&site, &["data", "rm", "b"]).exits(0);
+    is_exact(tier.path(), &[&site]);
+}
+
+#[test]
+fn whatever_is_cached_when_a_run_is_killed_nothing_is_lost_or_left() {
+    // Before and after records and actions, from the first to the end.
+    for at in (1..).step_by(5) {
+        let site = chain(1000);
+        let mut run_it = command(&site, &site.run_arguments());
+        let ran_it = run_it.env("TARN_CRASH_AT", at.to_string()).output();
+        let crashed = ran_it.expect("tarn starts").status.code().is_none();
+        let resumed = tarn(&site, &["resume"]);
+        match resumed.code {
+            Some(7) => run(&site).exits(0),
+            _ => resumed.exits(0),
+        };
+        assert_eq!(names(&site), ["a", "b"], "{at}");
+        assert_eq!(ledger(&site.path("tier"), "reserved"), 0, "{at}");
+        change_last(&site);
+        ran(&site);
+        run(&site).exits(0);
+        assert_eq!(ran(&site), ["third"], "{at}");
+        is_exact(&site.path("tier"), &[&site]);
+        for name in ["a", "b"] {
+            tarn(&site, &["data", "rm", name]).exits(0);
+        }
+        site.leaves_nothing_on_its_tier();
+        if !crashed {
+            assert!(at > 20, "{at}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_killed_run_leaves_what_it_has_cached_to_others() {
+    let tier = TempDir::new().expect("a tier");
+    let first = on(chain(2 * MIB as usize), tier.path(), 16 * MIB);
+    let hangs = "touch $TARN_WORKFLOW_DIR/hangs; sleep 1000";
+    change(&first, "cp $TARN_b/f $TARN_o/f", hangs);
+    let mut begun = command(&first, &first.run_arguments());
+    let child = begun.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let child = child.expect("tarn starts");
+    until("the last step hangs", || first.path("hangs").exists());
+    until("a is cached", || ledger(tier.path(), "cached") >= 2 * MIB);
+    send(Signal::KILL, &child);
+    Ran::end(child);
+    let text = "name = \"large\"\n[data.big]\nsize = \"13 MiB\"\ndest = \"big\"\n[[step]]\nname = \"fill\"\nout = [\"big\"]\n\
+                run = \"head -c 13000000 /dev/zero > $TARN_big/f\"\n";
+    let second = on(Site::new(text), tier.path(), 16 * MIB);
+    run(&second).exits(0);
+    assert_eq!(ledger(tier.path(), "cached"), 0);
+    change(&first, hangs, "cp $TARN_b/f $TARN_o/f");
+    run(&first).exits(0);
+    is_exact(tier.path(), &[&first, &second]);
+}
