@@ -611,6 +611,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
             policy: "data".parse::<Policy>().unwrap(),
             verify: Verify::Copy,
             cache: 0,
+            fail_fast: false,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),

@@ -177,6 +177,9 @@ pub struct Options {
     /// How much of a tier may be taken by data that no step of the run reads any more, in percent. 0: it goes at once.
     #[serde(default, skip_serializing_if = "is_none_of_it")]
     pub cache: u8,
+    /// Nothing new is started once something has failed for good. Otherwise all goes on that does not need it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fail_fast: bool,
 }
 
 fn is_none_of_it(percent: &u8) -> bool {

@@ -56,6 +56,8 @@ pub struct History {
     pub retained: u64,
     /// Every loss of a node, in order.
     pub losses: Vec<NodeLoss>,
+    /// Steps that do not run because of a failure, each with what failed.
+    pub not_run: BTreeMap<StepId, Subject>,
     /// Signals that asked the run to stop: (time, number).
     pub interruptions: Vec<(Time, i32)>,
     /// When the run went on after an interruption.
@@ -304,6 +306,7 @@ impl History {
         let now = self.now;
         self.resumptions.push(now);
         self.outcome = None;
+        self.not_run.clear();
         self.all_nodes_back();
         for instance in self.instances.values_mut() {
             if matches!(
@@ -424,10 +427,16 @@ impl History {
     }
 
     fn noted(&mut self, about: Subject, why: &Reason) {
+        if let (Subject::Step(id), Reason::NotRun { needs }) = (about, why) {
+            self.not_run.insert(id, *needs);
+        }
         let Subject::Instance(id) = about else { return };
         match why {
             Reason::OutputLost { .. } => {
                 self.instances.entry(id).or_default().state = InstanceState::Waiting;
+            }
+            Reason::GaveUp { .. } => {
+                self.instances.entry(id).or_default().state = InstanceState::Failed;
             }
             Reason::OutputBack { .. } => {
                 let instance = self.instances.entry(id).or_default();

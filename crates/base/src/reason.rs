@@ -2,7 +2,7 @@
 
 use crate::action::Subject;
 use crate::checkpoint::CheckpointId;
-use crate::id::{DataId, InstanceId, NodeId, PartitionId, Spot, TransferId};
+use crate::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId, TransferId};
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
@@ -269,6 +269,27 @@ pub enum Reason {
         /// What failed.
         about: Subject,
     },
+    /// It failed for good, and whatever does not need it goes on.
+    GaveUp {
+        /// What failed, as it was reported.
+        message: String,
+    },
+    /// It is not run because of a failure.
+    NotRun {
+        /// What failed, of all that it needs.
+        needs: Subject,
+    },
+    /// All is done that does not need what has failed.
+    Incomplete {
+        /// The first few that failed.
+        failed: Vec<Subject>,
+        /// How many failed.
+        failures: u64,
+        /// The first few steps that did not run, or not all of them, because of it.
+        not_run: Vec<StepId>,
+        /// How many steps.
+        steps: u64,
+    },
     /// Rescue: the run has failed, or is to end (SIGTERM), and the dataset asks to be drained.
     Rescue,
     /// What failed, as it was reported.
@@ -306,6 +327,16 @@ impl Reason {
                 tier(s),
                 Bytes(*free)
             )
+        };
+        let subject = |about: &Subject| match about {
+            Subject::Instance(i) => inst(i),
+            Subject::Step(s) => name(workflow.steps.get(s.at()).map(|s| &s.name), s),
+            Subject::Data(d) => format!(
+                "moving {}",
+                name(workflow.data.get(d.at()).map(|d| &d.name), d)
+            ),
+            Subject::Tier(s) => tier(s),
+            Subject::Run => "the run".into(),
         };
         match self {
             Self::Needed => "the workflow reads it".into(),
@@ -506,17 +537,25 @@ impl Reason {
                 if *nodes == 1 { "is" } else { "are" }
             ),
             Self::AfterFailure { about } => {
-                let what = match about {
-                    Subject::Instance(i) => inst(i),
-                    Subject::Step(s) => name(workflow.steps.get(s.at()).map(|s| &s.name), s),
-                    Subject::Data(d) => format!(
-                        "moving {}",
-                        name(workflow.data.get(d.at()).map(|d| &d.name), d)
+                format!("{} failed; nothing new is started", subject(about))
+            }
+            Self::GaveUp { message } => format!("{message}; what does not need it goes on"),
+            Self::NotRun { needs } => format!("not run: needs {}, which failed", subject(needs)),
+            Self::Incomplete {
+                failed,
+                failures,
+                not_run,
+                steps,
+            } => {
+                let failed = list(failed.iter().map(subject), *failures);
+                let step = |s: &StepId| name(workflow.steps.get(s.at()).map(|s| &s.name), s);
+                match steps {
+                    0 => format!("{failed} failed; everything else is done"),
+                    _ => format!(
+                        "{failed} failed; not run because of it: {}; everything else is done",
+                        list(not_run.iter().map(step), *steps)
                     ),
-                    Subject::Tier(s) => tier(s),
-                    Subject::Run => "the run".into(),
-                };
-                format!("{what} failed; nothing new is started")
+                }
             }
             Self::Rescue => "the run ends early and the dataset asks to be drained".into(),
             Self::Failed { message } => message.clone(),
@@ -524,6 +563,15 @@ impl Reason {
             Self::BeginAnew => "the run was interrupted; this begins anew".into(),
             Self::AllDone => "every step is committed and every dest is written".into(),
         }
+    }
+}
+
+/// The first of `all` names, and how many more there are.
+fn list(first: impl Iterator<Item = String>, all: u64) -> String {
+    let first: Vec<_> = first.collect();
+    match all.saturating_sub(first.len() as u64) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 

@@ -240,6 +240,9 @@ pub(crate) struct RunArgs {
     /// its room is needed, and after a week. 0: it goes at once, as it always does in an allocation of Slurm
     #[arg(long, value_name = "PERCENT", default_value_t = CACHE, env = "TARN_CACHE", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) cache: u8,
+    /// Start nothing new once a step has failed for good. Without it, all steps run that do not need what failed
+    #[arg(long)]
+    pub(crate) fail_fast: bool,
     /// Write the report here as well
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,

@@ -20,6 +20,7 @@ use tarn_base::history::History;
 use tarn_base::id::{DataId, Spot};
 use tarn_base::merge;
 use tarn_base::part::{PartInfo, StoreKey};
+use tarn_base::reason::Reason;
 use tarn_base::units::{Bytes, Elapsed, Nanos, SECOND};
 use tarn_base::workflow::{Dataset, Workflow};
 use tarn_engine::Engine;
@@ -132,6 +133,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
             policy: args.policy,
             verify: args.verify.into(),
             cache: crate::run::cache(args, elsewhere),
+            fail_fast: args.fail_fast,
         },
         prior,
         prior_dest,
@@ -334,7 +336,10 @@ fn show(
                     why: history.explain(&action.why),
                 }),
                 Do::Note { .. }
-                    if matches!(action.why, tarn_base::reason::Reason::Failed { .. }) =>
+                    if matches!(
+                        action.why,
+                        Reason::Failed { .. } | Reason::GaveUp { .. } | Reason::Incomplete { .. }
+                    ) =>
                 {
                     say!("error: {}", history.explain(&action.why));
                 }

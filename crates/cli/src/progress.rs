@@ -86,7 +86,8 @@ impl Watcher {
         self.tell_again(record);
         let told = failure_of(&record.event);
         for action in &record.actions {
-            if matches!(&action.why, Reason::Failed { message } if told.is_some_and(|t| message.contains(t)))
+            if matches!(&action.why, Reason::Failed { message } | Reason::GaveUp { message }
+                if told.is_some_and(|t| message.contains(t)))
             {
                 continue;
             }
@@ -246,7 +247,9 @@ impl Watcher {
             Do::Note {
                 about: Subject::Run,
             } => Some(reason()),
-            Do::Note { .. } if matches!(why, Reason::Failed { .. }) => Some(reason()),
+            Do::Note { .. } if matches!(why, Reason::Failed { .. } | Reason::GaveUp { .. }) => {
+                Some(reason())
+            }
             Do::Run(run) if matches!(why, Reason::Retry { .. } | Reason::Restart { .. }) => Some(
                 format!("{}: {}", self.history.instance_name(run.instance), reason()),
             ),

@@ -173,6 +173,7 @@ pub(crate) fn start(
             policy: args.policy,
             verify: args.verify.into(),
             cache: cache(args, reached.is_some()),
+            fail_fast: args.fail_fast,
         },
         prior,
         prior_dest,

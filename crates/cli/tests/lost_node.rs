@@ -80,6 +80,7 @@ fn start(folder: &Path) -> Start {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
             cache: 0,
+            fail_fast: false,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),

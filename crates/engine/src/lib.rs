@@ -37,7 +37,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 
 /// Version of the decisions: recorded with each of them. Raised when the same events give other actions.
-pub const ENGINE_VERSION: u32 = 9;
+pub const ENGINE_VERSION: u32 = 10;
 
 /// Planner and data scheduler of one run.
 #[derive(Debug, Default)]
@@ -68,6 +68,7 @@ impl Engine {
                 state.apply_action(action);
             }
             state.note_all_listed();
+            state.given_up.unreachable.clear();
         }
     }
 

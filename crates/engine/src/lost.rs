@@ -11,6 +11,7 @@ use crate::decide::is_lost;
 use crate::state::State;
 use crate::steps::Progress;
 use std::collections::BTreeMap;
+use tarn_base::action::Subject;
 use tarn_base::event::Whole;
 use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
 use tarn_base::part::{PartRef, Place, StoreKey};
@@ -162,10 +163,13 @@ impl State {
 
     /// The output of an instance that was to run again has come back.
     pub(crate) fn output_back(&mut self, id: InstanceId) {
-        let waits = |i: &crate::steps::Instance| i.forced && i.progress == Progress::Pending;
+        let waits = |i: &crate::steps::Instance| {
+            i.forced && matches!(i.progress, Progress::Pending | Progress::Failed)
+        };
         if !self.steps.instance(id).is_some_and(waits) {
             return;
         }
+        self.given_up.all.remove(&Subject::Instance(id));
         let made = self.made_by(id);
         let back = made.iter().flat_map(|name| self.strays_of(*name));
         let back: Vec<_> = back.collect();

@@ -1,6 +1,7 @@
 //! How a commit makes versions, how versions make instances, and how lost data takes both back.
 
 use crate::data::{Part, Replica, ReplicaState, makes, reads};
+use crate::failed::GivenUp;
 use crate::identity::identity;
 use crate::kept::Kept;
 use crate::rank;
@@ -53,18 +54,19 @@ impl State {
             Ok(items) => items,
             // What a source holds is known before anything is started.
             Err(message) => {
-                let about = match &step.foreach {
-                    Some(Foreach::Entries { version: 0, .. }) if !self.fits_checked => Subject::Run,
-                    _ => Subject::Step(id),
+                return match &step.foreach {
+                    Some(Foreach::Entries { version: 0, .. }) if !self.fits_checked => {
+                        self.fail(Subject::Run, message);
+                    }
+                    _ => self.cannot_bind(id, message),
                 };
-                return self.fail(about, message);
             }
         };
         let mut instances = Vec::with_capacity(items.len());
         for item in items {
             let needs = match self.needs(&step, item.as_deref()) {
                 Ok(needs) => needs,
-                Err(message) => return self.fail(Subject::Step(id), message),
+                Err(message) => return self.cannot_bind(id, message),
             };
             instances.push(Instance {
                 item,
@@ -107,6 +109,18 @@ impl State {
             self.step_complete(id);
         }
         self.ranks_age();
+    }
+
+    /// The instances of a step, or what they read, cannot be known. A mistake about sources alone is known before anything runs:
+    /// then nothing does.
+    fn cannot_bind(&mut self, id: StepId, message: String) {
+        let about = Subject::Step(id);
+        let inputs = reads(self.start.workflow.step(id));
+        let early = inputs.iter().all(|(_, version)| *version == 0);
+        match early {
+            true => self.fail(about, message),
+            false => self.give_up(about, message),
+        }
     }
 
     /// Something that the ranks depend on has become known: once that has happened often enough, they are computed
@@ -425,12 +439,14 @@ impl State {
 
     fn step_complete(&mut self, id: StepId) {
         self.steps.incomplete = self.steps.incomplete.saturating_sub(1);
+        if self.note_barren(id) {
+            return;
+        }
         let announced = &mut self.steps.all[id.at()].announced;
         let first = !std::mem::replace(announced, true);
         let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
         for (data, version) in made {
             self.data.version_mut(data, version).sealed = true;
-            self.note_barren(id, data, version);
             if first {
                 self.compare_with_dest(data, version);
             }
@@ -446,21 +462,28 @@ impl State {
         }
     }
 
-    /// Some instances of a `foreach` may yield nothing; that all of them do is a mistake.
-    fn note_barren(&mut self, id: StepId, data: DataId, version: u32) {
+    /// Some instances of a `foreach` may yield nothing; that all of them do is a mistake, and nobody reads what the step made.
+    /// Whether it is so.
+    fn note_barren(&mut self, id: StepId) -> bool {
         let state = &self.steps.all[id.at()];
         let instances = state.instances.as_ref().map_or(0, Vec::len);
-        if !state.complete() || instances == 0 || !self.data.version(data, version).parts.is_empty()
-        {
-            return;
+        if !state.complete() || instances == 0 {
+            return false;
         }
         let w = &self.start.workflow;
+        let is_barren =
+            |(data, version): &(DataId, u32)| self.data.version(*data, *version).parts.is_empty();
+        let barren = makes(w.step(id)).find(is_barren);
+        let Some((data, _)) = barren else {
+            return false;
+        };
         let (step, name) = (&w.step(id).name, &w.dataset(data).name);
         let message = format!(
             "step {step}: none of its {instances} instances wrote anything to its output `{name}` ($TARN_{name}); correct its \
              command, then `tarn run`"
         );
-        self.fail(Subject::Step(id), message);
+        self.give_up(Subject::Step(id), message);
+        true
     }
 
     /// A `dest` that already holds this content need not be written again, and can be read. Asked once: later more is known of
@@ -612,6 +635,7 @@ impl State {
             self.steps.enqueue(id);
         }
         (self.stop, self.finished, self.deadline) = (None, None, None);
+        self.given_up = GivenUp::default();
         (self.drains, self.rests_until) = (false, 0);
         self.fits_checked = false;
         self.notes.clear();
@@ -621,10 +645,7 @@ impl State {
             .map(|(i, _)| StepId(i));
         self.steps.to_bind = unbound.collect();
         for id in (0..self.steps.all.len() as u32).map(StepId) {
-            let made: Vec<_> = makes(self.start.workflow.step(id)).collect();
-            for (data, version) in made {
-                self.note_barren(id, data, version);
-            }
+            self.note_barren(id);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
-use crate::failed::counts;
+use crate::failed::{GivenUp, counts};
 use crate::ledger::{Demand, Ledger};
 use crate::links::Links;
 use crate::lost::Strays;
@@ -35,6 +35,8 @@ const TERMINATE: i32 = 15;
 pub(crate) enum Stop {
     /// This failed for good.
     Failed { about: Subject, message: String },
+    /// All is done that does not need what has failed.
+    Incomplete,
     /// Somebody asked for it.
     Interrupted(i32),
 }
@@ -103,6 +105,8 @@ pub(crate) struct State {
     pub(crate) listing: BTreeSet<DataId>,
     pub(crate) prior: BTreeMap<Hash, u32>,
     pub(crate) stop: Option<Stop>,
+    /// What has failed for good while the rest goes on.
+    pub(crate) given_up: GivenUp,
     /// The run was asked to end in order: what asks to be drained when it fails is brought out first.
     pub(crate) drains: bool,
     /// Last note about each subject: the same is not said twice.
@@ -158,6 +162,7 @@ impl State {
                 .map(|(i, p)| (p.identity, i as u32))
                 .collect(),
             stop: None,
+            given_up: GivenUp::default(),
             drains: false,
             notes: BTreeMap::new(),
             finished: None,
@@ -305,6 +310,10 @@ impl State {
                 self.fail(about, message.clone());
             }
             (Reason::Failed { message }, _) => self.fail(about, message.clone()),
+            (Reason::GaveUp { .. }, _) => self.gave_up(about),
+            (Reason::Incomplete { .. }, Subject::Run) => {
+                self.stop.get_or_insert(Stop::Incomplete);
+            }
             _ => {}
         }
     }
@@ -518,7 +527,7 @@ impl State {
             self.data.version_mut(t.data, t.version).rescued |= !lost;
         } else if hopeless || exhausted {
             let message = format!("moving {name} failed: {}", failure.message);
-            self.fail(Subject::Data(t.data), message);
+            self.cannot_move(t, message);
         }
     }
 
@@ -552,10 +561,13 @@ impl State {
             part.refused.retain(|(node, _)| *node != to);
         }
         part.failures += 1;
+        if part.failures >= MAX_TRANSFER_FAILURES {
+            return true;
+        }
         let factor = 4u64.saturating_pow(part.failures - 1);
         part.rests_until = now.saturating_add(PAUSE.saturating_mul(factor));
         self.rests_until = self.rests_until.max(part.rests_until);
-        part.failures >= MAX_TRANSFER_FAILURES
+        false
     }
 
     /// What reads a replica that was to come with a transfer has nothing to read any more, nor has what reads that.

@@ -41,7 +41,7 @@ impl Hand {
 
     fn failure(&self, actions: &[Action]) -> String {
         let failed = actions.iter().find_map(|a| match &a.why {
-            Reason::Failed { message } => Some(message.clone()),
+            Reason::Failed { message } | Reason::GaveUp { message } => Some(message.clone()),
             _ => None,
         });
         failed.unwrap_or_else(|| panic!("nothing failed: {actions:?}"))

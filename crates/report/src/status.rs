@@ -6,8 +6,8 @@ mod text;
 
 use crate::ReportError;
 use crate::names::{Names, kind_name};
-use crate::summarize::{emulated, lost_nodes};
-use crate::summary::{Emulated, LostNode, OutcomeName, SCHEMA};
+use crate::summarize::{emulated, lost_nodes, not_run};
+use crate::summary::{Emulated, LostNode, NotRun, OutcomeName, SCHEMA};
 use crate::trace::Trace;
 use count::counts;
 use meter::Meters;
@@ -59,6 +59,9 @@ pub struct Status {
     /// Every loss of a node, in order.
     #[serde(default)]
     pub lost_nodes: Vec<LostNode>,
+    /// Steps that did not run because of a failure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<NotRun>,
     /// The last thing that failed.
     pub last_failure: Option<LastFailure>,
 }
@@ -252,6 +255,7 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
         moved: meters.moved(now),
         alive: None,
         lost_nodes: lost_nodes(trace),
+        not_run: not_run(trace),
         last_failure: last_failure(trace, &names),
     }
 }

@@ -3,7 +3,7 @@
 use crate::names::Names;
 use crate::summary::{
     EQUATION_5, Emulated, EnergyTotal, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary,
-    OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary, TransferTally,
+    NotRun, OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary, TransferTally,
 };
 use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
@@ -14,6 +14,7 @@ use tarn_base::history::{
 };
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::TransferKind;
+use tarn_base::reason::Reason;
 use tarn_base::units::{Nanos, Time};
 
 pub(crate) fn summarize(trace: &Trace) -> Summary {
@@ -38,6 +39,7 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         instances: add_up(trace.history.instances.keys().map(|id| tally(trace, *id))),
         transfers: transfers(trace),
         lost_nodes: lost_nodes(trace),
+        not_run: not_run(trace),
         energy: steps
             .iter()
             .fold(EnergyTotal::default(), |sum, s| sum.and(&s.energy)),
@@ -128,6 +130,18 @@ fn transfers(trace: &Trace) -> TransferTally {
         } += 1;
     }
     tally
+}
+
+pub(crate) fn not_run(trace: &Trace) -> Vec<NotRun> {
+    let names = Names::new(&trace.start, &trace.history);
+    let steps = trace.history.not_run.iter().map(|(step, needs)| {
+        let why = names.reason(&Reason::NotRun { needs: *needs });
+        NotRun {
+            step: names.step(*step),
+            why: why.trim_start_matches("not run: ").to_owned(),
+        }
+    });
+    steps.collect()
 }
 
 pub(crate) fn lost_nodes(trace: &Trace) -> Vec<LostNode> {

@@ -17,6 +17,9 @@ pub const SCHEMA: u32 = 1;
 /// Points of one tier's fill curve: some for each pixel of a wide screen; what lies between keeps its maximum.
 pub const MAX_FILL_POINTS: usize = 1000;
 
+/// Steps of [`Summary::not_run`] that the text names.
+pub const MAX_NOT_RUN: usize = 8;
+
 /// How equation 5 of Weiland et al. is estimated; printed wherever it is shown.
 pub const EQUATION_5: &str = "estimate of T_run = T_I/O + T_compute (Weiland et al. 2018, equation 5): \
     T_run is preparing, running and committing; T_compute is CPU time in user mode divided by the cores used \
@@ -57,6 +60,9 @@ pub struct Summary {
     /// Every loss of a node, in order.
     #[serde(default)]
     pub lost_nodes: Vec<LostNode>,
+    /// Steps that did not run because of a failure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<NotRun>,
     /// What its attempts drew.
     #[serde(default)]
     pub energy: EnergyTotal,
@@ -127,6 +133,21 @@ pub struct External {
     pub external_in: u64,
     /// Away from them.
     pub external_out: u64,
+}
+
+/// A step that did not run, or not all of it, because of a failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRun {
+    /// The step.
+    pub step: String,
+    /// Why: what failed, of all that it needs.
+    pub why: String,
+}
+
+impl std::fmt::Display for NotRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.step, self.why)
+    }
 }
 
 /// Instances by how they ended.
@@ -363,6 +384,12 @@ impl std::fmt::Display for Summary {
             }
         }
         writeln!(f)?;
+        for step in self.not_run.iter().take(MAX_NOT_RUN) {
+            writeln!(f, "not run   {step}")?;
+        }
+        if let Some(more @ 1..) = self.not_run.len().checked_sub(MAX_NOT_RUN) {
+            writeln!(f, "not run   and {more} more step(s)")?;
+        }
         for lost in &self.lost_nodes {
             writeln!(f, "lost      {lost}")?;
         }

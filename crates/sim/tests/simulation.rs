@@ -141,6 +141,7 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
             cache: 0,
+            fail_fast: false,
         },
         prior: vec![],
         prior_dest: vec![],

@@ -58,6 +58,7 @@ pub(super) fn put(
         policy: Policy::new(Order::Data, None),
         verify: VerifyArg::Copy,
         cache: 0,
+        fail_fast: false,
         report: None,
         margin: crate::args::MARGIN,
     };

@@ -683,6 +683,7 @@ pub(crate) fn as_begun(begun: &Start, files: &Files, args: &ResumeArgs) -> CliRe
         workflow,
         machine,
         policy: begun.options.policy,
+        fail_fast: begun.options.fail_fast,
         verify: match begun.options.verify {
             Verify::None => VerifyArg::None,
             Verify::Copy => VerifyArg::Copy,

@@ -2,8 +2,9 @@
 
 use super::Decide;
 use crate::state::{Active, State, Stop};
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Subject};
-use tarn_base::id::{DataId, StepId};
+use tarn_base::id::{DataId, InstanceId, StepId};
 use tarn_base::reason::Reason;
 use tarn_base::units::Bytes;
 use tarn_base::workflow::{Distribution, Role};
@@ -26,6 +27,7 @@ impl State {
 
 impl Decide<'_> {
     pub(super) fn begin(&mut self) {
+        self.tell_given_up();
         match self.state.stop.clone() {
             None => self.list_sources(),
             Some(Stop::Failed { about, message }) => {
@@ -34,8 +36,47 @@ impl Decide<'_> {
                     self.note(Subject::Run, Reason::AfterFailure { about });
                 }
             }
+            Some(Stop::Incomplete) => {}
             Some(Stop::Interrupted(signal)) => self.interrupt(signal),
         }
+    }
+
+    /// Tells what has failed for good, each once.
+    fn tell_given_up(&mut self) {
+        for (about, message) in self.state.given_up.untold.clone() {
+            self.emit(Do::Note { about }, Reason::GaveUp { message });
+        }
+        let unreachable = std::mem::take(&mut self.state.given_up.unreachable);
+        let (mut fail, mut needed) = (BTreeMap::new(), BTreeSet::new());
+        for ((part, node), message) in &unreachable {
+            for id in self.state.needy(*part, *node) {
+                needed.insert(part.data);
+                fail.entry(id).or_insert_with(|| message.clone());
+            }
+        }
+        for (id, message) in fail {
+            self.give_up(id, &message);
+        }
+        // What nobody needs there was to be a further replica, or is not needed there any more.
+        let copies = |data: DataId| self.state.start.workflow.dataset(data).copies;
+        let mut other = unreachable.into_iter();
+        let copy = other.find(|((p, _), _)| !needed.contains(&p.data) && copies(p.data) > 1);
+        if let Some(((part, _), message)) = copy {
+            let about = Subject::Data(part.data);
+            self.emit(Do::Note { about }, Reason::Failed { message });
+        }
+    }
+
+    /// Gives up an instance that does not run.
+    fn give_up(&mut self, id: InstanceId, message: &str) {
+        let name = &self.state.start.workflow.step(id.step).name;
+        let message = format!("step {name} failed: {message}");
+        let why = Reason::GaveUp { message };
+        if self.state.steps.placed.contains(&id) {
+            self.emit(Do::Unassign { instance: id }, why.clone());
+        }
+        let about = Subject::Instance(id);
+        self.emit(Do::Note { about }, why);
     }
 
     fn list_sources(&mut self) {

@@ -5,6 +5,7 @@ use super::sources::is_lost;
 use crate::data::Part;
 use crate::state::State;
 use std::path::PathBuf;
+use tarn_base::action::Subject;
 use tarn_base::id::{DataId, NodeId, Spot, TierId};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_base::policy::Handling;
@@ -36,7 +37,9 @@ impl Decide<'_> {
             let last = self.state.start.workflow.last_version(data);
             let version = self.state.data.version(data, last);
             let dest = self.state.start.workflow.dataset(data).dest.clone();
-            let Some(dest) = dest.filter(|_| version.sealed && !version.delivered) else {
+            let given_up = self.state.given_up.all.contains(&Subject::Data(data));
+            let goes = version.sealed && !version.delivered && !given_up;
+            let Some(dest) = dest.filter(|_| goes) else {
                 continue;
             };
             self.send_out(data, last, Place::External(dest), Reason::Deliver);

@@ -3,12 +3,16 @@
 use super::Decide;
 use crate::data::ReplicaState;
 use crate::state::Stop;
+use std::collections::BTreeMap;
 use tarn_base::action::{Do, Outcome, Subject};
-use tarn_base::id::DataId;
+use tarn_base::id::{DataId, StepId};
 use tarn_base::part::Place;
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::Keep;
+
+/// Failures, and steps that did not run because of them, that the end of a run names.
+const NAMED: usize = 8;
 
 impl Decide<'_> {
     /// `nothing_new`: this round of choices has changed nothing so far.
@@ -39,6 +43,14 @@ impl Decide<'_> {
                     self.emit(Do::Finish { outcome }, why);
                 }
             }
+            Some(Stop::Incomplete) => {
+                self.rescue();
+                if quiet && !self.rescuing() && self.state.transfers.is_empty() {
+                    let outcome = Outcome::Failed;
+                    let why = self.incomplete(&self.state.not_run());
+                    self.emit(Do::Finish { outcome }, why);
+                }
+            }
             None if self.all_done() => self.clean_up(),
             None if nothing_new => self.guard(),
             None => {}
@@ -59,8 +71,31 @@ impl Decide<'_> {
         !assigned.is_empty()
     }
 
+    /// Tells which steps do not run because of what has failed, and ends the run.
+    fn end_incomplete(&mut self) {
+        let not_run = self.state.not_run();
+        for (step, needs) in &not_run {
+            let about = Subject::Step(*step);
+            self.emit(Do::Note { about }, Reason::NotRun { needs: *needs });
+        }
+        let why = self.incomplete(&not_run);
+        let about = Subject::Run;
+        self.emit(Do::Note { about }, why);
+    }
+
+    fn incomplete(&self, not_run: &BTreeMap<StepId, Subject>) -> Reason {
+        let failed = &self.state.given_up.all;
+        Reason::Incomplete {
+            failed: failed.iter().take(NAMED).copied().collect(),
+            failures: failed.len() as u64,
+            not_run: not_run.keys().take(NAMED).copied().collect(),
+            steps: not_run.len() as u64,
+        }
+    }
+
     fn all_done(&self) -> bool {
         if self.state.steps.incomplete > 0
+            || !self.state.given_up.all.is_empty()
             || !self.state.transfers.is_empty()
             || !self.state.unkept.is_empty()
         {
@@ -120,6 +155,10 @@ impl Decide<'_> {
         if !self.nothing_under_way() || self.take_back() {
             return;
         }
+        let failed = !self.state.given_up.all.is_empty();
+        if failed && self.state.steps.placed.is_empty() && self.state.all_wait_for_given_up() {
+            return self.end_incomplete();
+        }
         let cluster = &self.state.start.cluster;
         let spots = (0u32..).zip(&cluster.nodes).flat_map(|(n, node)| {
             (0u32..).zip(&node.tiers).map(move |(t, tier)| {
@@ -142,6 +181,9 @@ impl Decide<'_> {
         if shared {
             self.state.deadline = Some(self.state.now + SECOND);
             return;
+        }
+        if failed {
+            return self.end_incomplete();
         }
         let pending = self.state.steps.pending.first().map(|(_, id)| *id);
         let waiting = pending.or(self.state.steps.placed.first().copied());

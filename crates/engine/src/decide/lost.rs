@@ -62,7 +62,7 @@ impl Decide<'_> {
                 Some(Progress::Assigned(_)) => {
                     self.emit(Do::Unassign { instance: id }, why.clone());
                 }
-                Some(Progress::Pending) => {}
+                Some(Progress::Pending | Progress::Failed) => {}
                 _ => continue,
             }
             let about = Subject::Instance(id);

@@ -262,7 +262,7 @@ impl Decide<'_> {
         if let Some(message) = self.never(id) {
             // Until nothing else can be done, a lost node may come back.
             return Some(match self.state.ledger.lost() {
-                0 => Reason::Failed { message },
+                0 => self.state.failure(message),
                 nodes => Reason::WaitForLost { nodes },
             });
         }

@@ -18,8 +18,8 @@ pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
     let undelivered =
         dataset.dest.is_some() && w.last_version(name.data) == name.version && !version.delivered;
     // While the step that changes it has not committed, it is the pre-image that a rescue would send out.
-    let to_rescue =
-        state.stop.is_some() && dataset.on_failure == OnFailure::Drain && !version.rescued;
+    let fails = state.stop.is_some() || !state.given_up.all.is_empty();
+    let to_rescue = fails && dataset.on_failure == OnFailure::Drain && !version.rescued;
     part.readers == 0
         && version.unbound == 0
         && !undelivered
@@ -119,7 +119,7 @@ impl Decide<'_> {
         let stopping = match self.state.stop {
             Some(Stop::Interrupted(_)) => true,
             // As for what goes to a `dest`: one attempt is made, and the rest is for `tarn resume`.
-            Some(Stop::Failed { .. }) => part.failures > 0,
+            Some(Stop::Failed { .. } | Stop::Incomplete) => part.failures > 0,
             None => false,
         };
         let goes = unneeded(self.state, name, part) || self.is_remade(name);

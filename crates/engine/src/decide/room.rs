@@ -91,16 +91,14 @@ impl Decide<'_> {
                 held,
             },
             (0, false) => Reason::WaitForRoom { spot, want, free },
-            (0, true) => Reason::Failed {
-                message: format!(
+            (0, true) => self.state.failure(format!(
                     "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
                      add a slower one (--tier NAME=PATH:SIZE), or set `external`, so that data can be drained",
                     Bytes(want),
                     self.state.start.cluster.tier(spot).name,
                     self.state.start.cluster.node(spot.node).name,
                     Bytes(free)
-                ),
-            },
+                )),
         };
         if idle {
             self.turn.stuck.get_or_insert((id, why));

@@ -59,6 +59,7 @@ fn start(text: &str) -> Start {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
             cache: 0,
+            fail_fast: false,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),

@@ -99,6 +99,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Sta
             policy,
             verify: Verify::Copy,
             cache: 0,
+            fail_fast: false,
         },
         prior: Vec::<PriorInstance>::new(),
         prior_dest: Vec::new(),
@@ -206,7 +207,7 @@ impl Played {
 
     pub(crate) fn failure(&self) -> String {
         let message = |r: &Reason| match r {
-            Reason::Failed { message } => Some(message.clone()),
+            Reason::Failed { message } | Reason::GaveUp { message } => Some(message.clone()),
             _ => None,
         };
         self.reasons().find_map(message).unwrap_or_default()

@@ -108,6 +108,7 @@ fn start(case: &Case, policy: &str) -> Start {
             policy: policy.parse::<Policy>().expect("a policy"),
             verify: Verify::Copy,
             cache: case.cache,
+            fail_fast: case.fail_fast,
         },
         prior: Vec::new(),
         prior_dest: Vec::new(),
@@ -319,14 +320,14 @@ fn decides_the_same(records: &[Record]) -> Result<(), String> {
     Ok(())
 }
 
-/// The first failure that was told.
-fn failure(records: &[Record]) -> String {
+/// The failures that were told.
+fn failures(records: &[Record]) -> Vec<String> {
     let actions = records.iter().flat_map(|r| &r.actions);
-    let mut reasons = actions.filter_map(|a| match &a.why {
-        Reason::Failed { message } => Some(message.clone()),
+    let told = actions.filter_map(|a| match &a.why {
+        Reason::Failed { message } | Reason::GaveUp { message } => Some(message.clone()),
         _ => None,
     });
-    reasons.next_back().unwrap_or_default()
+    told.collect()
 }
 
 /// Whether a run ended as it may, and when it should have.
@@ -343,43 +344,50 @@ fn judge(case: &Case, played: &Played, since: usize) -> Result<(), String> {
             Elapsed(latest)
         ));
     }
-    let message = failure(&records[since..]);
+    let messages = failures(&records[since..]);
     let faults = &case.trouble.faults;
-    let has = |texts: &[&str]| texts.iter().any(|t| message.contains(t));
+    let has = |message: &str, texts: &[&str]| texts.iter().any(|t| message.contains(t));
     let lost = !case.trouble.losses.is_empty();
     let failing = faults.step_failure_probability > 0.0 || faults.hang_probability > 0.0;
     let short = case.tight || !case.trouble.capacity.is_empty();
     let kept = &case.workflow.partitions;
     let kept = kept.iter().any(|p| p.keep == KeepPartition::Workflow);
-    let may = match outcome {
-        Outcome::Done => true,
+    let may_fail = |message: &String| {
         // What was written to it cannot be made again.
-        Outcome::Failed if kept && has(&["kept for the workflow", "which was on node"]) => true,
-        Outcome::Interrupted(_) => case.trouble.interrupt.is_some(),
-        Outcome::Refused => case.tight && has(&["no tier holds more"]),
-        Outcome::Failed => {
-            (failing && has(&[" failed: as the fault plan wants it"]))
-                || (faults.transfer_failure_probability + faults.link_failure_probability > 0.0
-                    && has(&["as the fault plan wants it"]))
-                || (lost
-                    && has(&[
+        (kept && has(message, &["kept for the workflow", "which was on node"]))
+            || (failing && has(message, &[" failed: as the fault plan wants it"]))
+            || (faults.transfer_failure_probability + faults.link_failure_probability > 0.0
+                && has(message, &["as the fault plan wants it"]))
+            || (lost
+                && has(
+                    message,
+                    &[
                         "all nodes of the run are lost",
                         " are left, lost are ",
                         "attempts of it were lost with their nodes",
-                    ]))
-                || (short
-                    && has(&[
+                    ],
+                ))
+            || (short
+                && has(
+                    message,
+                    &[
                         "can never fit",
                         "can be freed",
                         "no tier holds more",
                         "the tier is full",
                         "do not fit on",
-                    ]))
-        }
+                    ],
+                ))
+    };
+    let may = match outcome {
+        Outcome::Done => true,
+        Outcome::Interrupted(_) => case.trouble.interrupt.is_some(),
+        Outcome::Refused => case.tight && messages.iter().all(|m| has(m, &["no tier holds more"])),
+        Outcome::Failed => !messages.is_empty() && messages.iter().all(may_fail),
     };
     match may {
         true => Ok(()),
-        false => Err(format!("it ended as {outcome:?}: {message}")),
+        false => Err(format!("it ended as {outcome:?}: {messages:?}")),
     }
 }
 

@@ -84,6 +84,8 @@ pub(crate) struct Case {
     pub(crate) allocation: bool,
     /// How much of a tier may be cached data, in percent.
     pub(crate) cache: u8,
+    /// Nothing new is started once something has failed.
+    pub(crate) fail_fast: bool,
     made: BTreeMap<String, Made>,
     seed: u64,
 }
@@ -110,6 +112,7 @@ impl Case {
             tight,
             allocation: seed % 2 == 1,
             cache: [0, 25, 60, 100][(seed / 2 % 4) as usize],
+            fail_fast: seed % 4 == 2,
             made,
             seed,
         }

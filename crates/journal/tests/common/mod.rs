@@ -160,6 +160,7 @@ pub(crate) fn start(run: &str, wall: u64) -> Start {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
             cache: 0,
+            fail_fast: false,
         },
         prior: vec![],
         prior_dest: vec![],

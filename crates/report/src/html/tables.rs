@@ -3,8 +3,8 @@
 use super::sections::too_many;
 use super::text::{escape, percent};
 use crate::names::Names;
-use crate::summarize::lost_nodes;
-use crate::summary::{EQUATION_5, StepSummary, Summary};
+use crate::summarize::{lost_nodes, not_run};
+use crate::summary::{EQUATION_5, MAX_NOT_RUN, StepSummary, Summary};
 use crate::trace::Trace;
 use crate::why::Answer;
 use std::fmt::Write;
@@ -55,6 +55,16 @@ pub(super) fn failures(page: &mut String, trace: &Trace, names: &Names<'_>, titl
             );
             all.push((*when, what, &failure.message, ""));
         }
+    }
+    let not_run = not_run(trace);
+    let when = trace.history.outcome.map_or(0, |(when, _)| when);
+    for step in not_run.iter().take(MAX_NOT_RUN) {
+        let what = format!("{} did not run", step.step);
+        all.push((when, what, &step.why, ""));
+    }
+    if let Some(more @ 1..) = not_run.len().checked_sub(MAX_NOT_RUN) {
+        let what = format!("{more} more step(s) did not run");
+        all.push((when, what, "they need what failed", ""));
     }
     let lost = lost_nodes(trace);
     for loss in &lost {

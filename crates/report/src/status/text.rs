@@ -1,7 +1,7 @@
 //! Status for a terminal: plain text, columns aligned.
 
 use super::{Fill, Moved, Moving, NodeNow, Running, Status};
-use crate::summary::{Emulated, OutcomeName};
+use crate::summary::{Emulated, MAX_NOT_RUN, OutcomeName};
 use std::fmt;
 use tarn_base::units::{Bytes, Elapsed, SECOND};
 
@@ -53,6 +53,12 @@ impl Status {
                 self.counts.unexpanded_steps
             );
         }
+        for step in self.not_run.iter().take(MAX_NOT_RUN) {
+            text += &format!("not run: {step}\n");
+        }
+        if let Some(more @ 1..) = self.not_run.len().checked_sub(MAX_NOT_RUN) {
+            text += &format!("not run: and {more} more step(s)\n");
+        }
         for lost in &self.lost_nodes {
             text += &format!("lost: {lost}\n");
         }
@@ -69,12 +75,16 @@ impl Status {
 
     fn steps(&self) -> String {
         let c = &self.counts;
+        let waiting = match self.outcome {
+            OutcomeName::Failed => "not run",
+            _ => "waiting",
+        };
         let counts = [
             (c.committed, "done"),
             (c.reused, "reused"),
             (c.running, "running"),
             (c.staging, "staging"),
-            (c.waiting, "waiting"),
+            (c.waiting, waiting),
             (c.failed, "failed"),
         ];
         let shown = counts

@@ -25,6 +25,7 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
             policy: Policy::new(Order::Data, None),
             verify: Verify::Copy,
             cache: 0,
+            fail_fast: false,
         },
         prior: vec![PriorInstance {
             identity: Hash::of(b"thumbs"),

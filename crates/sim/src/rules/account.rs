@@ -6,7 +6,7 @@ use tarn_base::action::{Outcome, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{PriorInstance, Start};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_base::workflow::Workflow;
 
@@ -74,6 +74,15 @@ pub(super) struct Account {
     pub(super) sent: BTreeSet<(DataId, u32)>,
     pub(super) finished: Option<Outcome>,
     pub(super) interrupted: bool,
+    /// Instances that have failed for good while the rest goes on.
+    pub(super) given_up: BTreeSet<InstanceId>,
+    /// Steps whose instances cannot be known, or made nothing.
+    pub(super) given_up_steps: BTreeSet<StepId>,
+    /// Datasets that could not be moved to their `dest`.
+    pub(super) given_up_data: BTreeSet<DataId>,
+    /// The run was told to start nothing new: since this record, and since an earlier one.
+    pub(super) stops: bool,
+    pub(super) stopped: bool,
     /// A replica can be read while it arrives.
     pub(super) chains: bool,
     /// How much of a tier may be cached data, in percent.
@@ -108,6 +117,11 @@ impl Account {
             sent: BTreeSet::new(),
             finished: None,
             interrupted: false,
+            given_up: BTreeSet::new(),
+            given_up_steps: BTreeSet::new(),
+            given_up_data: BTreeSet::new(),
+            stops: false,
+            stopped: false,
             chains: start.allocation.is_some(),
             cache: match start.allocation {
                 Some(_) => 0,

@@ -153,6 +153,16 @@ impl Account {
     fn assign(&mut self, id: InstanceId, spots: &[Spot], reserve: u64) -> Result<(), Broken> {
         let waits = !self.done.contains(&id) && !self.placed.contains_key(&id);
         rule("who gets a place waits for one", waits, || id.to_string())?;
+        rule(
+            "nothing new is started in a run that failed",
+            !self.stopped,
+            || id.to_string(),
+        )?;
+        rule(
+            "what was given up does not go on",
+            !self.given_up.contains(&id),
+            || id.to_string(),
+        )?;
         rule("a step waits for its data", self.may_begin(id.step), || {
             id.to_string()
         })?;
@@ -376,10 +386,26 @@ impl Account {
 
     fn note(&mut self, about: Subject, why: &Reason) -> Result<(), Broken> {
         self.waits_for_no_cache(why)?;
+        self.stops |= matches!(why, Reason::Failed { .. });
+        match (about, why) {
+            (Subject::Step(id), Reason::GaveUp { .. }) => drop(self.given_up_steps.insert(id)),
+            (Subject::Data(id), Reason::GaveUp { .. }) => drop(self.given_up_data.insert(id)),
+            _ => {}
+        }
         let Subject::Instance(id) = about else {
             return Ok(());
         };
         match why {
+            Reason::GaveUp { .. } => {
+                let open = !self.done.contains(&id) && !self.placed.contains_key(&id);
+                rule(
+                    "what is given up is not done and does not run",
+                    open,
+                    || id.to_string(),
+                )?;
+                self.given_up.insert(id);
+                Ok(())
+            }
             Reason::OutputLost { .. } => {
                 rule("what is made again was made", self.done.remove(&id), || {
                     id.to_string()
@@ -391,6 +417,7 @@ impl Account {
                 let waits = self.ever.contains(&id) && !self.placed.contains_key(&id);
                 rule("what is taken as made waits", waits, || id.to_string())?;
                 self.done.insert(id);
+                self.given_up.remove(&id);
                 let parts: Vec<PartRef> = self.made_by(id).collect();
                 for part in parts {
                     let key = self.parts.get(&part).map(|i| i.key.clone());
@@ -418,7 +445,12 @@ impl Account {
         })?;
         match outcome {
             Outcome::Done => self.is_complete(),
-            Outcome::Failed => self.is_rescued(),
+            Outcome::Failed => {
+                if !self.stops {
+                    self.rest_is_done()?;
+                }
+                self.is_rescued()
+            }
             Outcome::Refused | Outcome::Interrupted(_) => Ok(()),
         }
     }
@@ -457,6 +489,28 @@ impl Account {
         rule("nothing is left behind", stray.is_none(), || {
             format!("{stray:?}")
         })
+    }
+
+    /// What does not need anything that was given up is done.
+    fn rest_is_done(&self) -> Result<(), Broken> {
+        let failed = !self.given_up.is_empty()
+            || !self.given_up_steps.is_empty()
+            || !self.given_up_data.is_empty();
+        rule("a run fails because something failed", failed, String::new)?;
+        for (id, _) in self.steps() {
+            if !self.may_begin(id) || self.needs_given_up_step(id) {
+                continue;
+            }
+            for instance in self.all_of(id).into_iter().flatten() {
+                let over = self.done.contains(&instance) || self.given_up.contains(&instance);
+                rule(
+                    "what does not need what failed is done",
+                    over || self.lacks_input(instance),
+                    || instance.to_string(),
+                )?;
+            }
+        }
+        Ok(())
     }
 
     /// The newest whole version of what asks for it was sent out, or lies at its `dest`; where none is whole, what there is of the newest.

@@ -9,6 +9,7 @@ use tarn_base::part::{PartInfo, PartRef, Place};
 
 impl Account {
     pub(super) fn happened(&mut self, event: &Event) -> Result<(), Broken> {
+        self.stopped |= self.stops;
         match event {
             Event::Started(_) | Event::Image { .. } | Event::Timer => Ok(()),
             Event::SourceListed { data, parts } => {
@@ -246,6 +247,10 @@ impl Account {
         self.lost.clear();
         self.failed_lists.clear();
         (self.finished, self.interrupted) = (None, false);
+        (self.stops, self.stopped) = (false, false);
+        self.given_up.clear();
+        self.given_up_steps.clear();
+        self.given_up_data.clear();
         self.reset_capacity();
         let others = &self.others;
         for (part, copies) in &mut self.copies {

@@ -120,6 +120,26 @@ impl Account {
         parts.map(|(part, _)| part).collect()
     }
 
+    /// Whether a step was given up, or one that it waits for.
+    pub(super) fn needs_given_up_step(&self, id: StepId) -> bool {
+        let step = self.workflow.step(id);
+        let makers = Self::reads(step).into_iter();
+        let makers = makers.filter_map(|(d, v)| self.workflow.producer(d, v));
+        let mut waits_for = makers.chain(step.after.iter().copied()).chain([id]);
+        waits_for.any(|s| self.given_up_steps.contains(&s))
+    }
+
+    /// Whether something that an instance reads is lost, or is to be made again.
+    pub(super) fn lacks_input(&self, id: InstanceId) -> bool {
+        let step = self.workflow.step(id.step);
+        let uses = step.uses.iter();
+        let mut needs = uses.flat_map(|u| (0..step.nodes).flat_map(|at| self.needs(id, u, at)));
+        needs.any(|part| {
+            let made = |maker: InstanceId| self.done.contains(&maker);
+            self.is_lost(part) || !self.producer(part).is_none_or(made)
+        })
+    }
+
     /// Whether a step that is not done reads a part.
     fn awaited(&self, part: PartRef) -> bool {
         self.steps().any(|(id, step)| {
