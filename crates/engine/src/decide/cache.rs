@@ -27,7 +27,7 @@ impl Decide<'_> {
     }
 
     /// Removes what no step reads any more, unless it may stay as cache.
-    pub(super) fn give_up(&mut self, name: PartRef, at: &Place, why: Reason) {
+    pub(super) fn evict_or_cache(&mut self, name: PartRef, at: &Place, why: Reason) {
         let part = self.state.data.part(name);
         let found = part.and_then(|p| Some((p, *p.replicas.get(at)?)));
         let cached = found.and_then(|(part, replica)| {

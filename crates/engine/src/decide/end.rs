@@ -140,7 +140,7 @@ impl Decide<'_> {
             going.extend(there.map(|(p, _)| (name, p.clone())));
         }
         for (name, at) in going {
-            self.give_up(name, &at, Reason::WorkflowEnded);
+            self.evict_or_cache(name, &at, Reason::WorkflowEnded);
         }
         if self.state.leaving == 0 {
             let outcome = Outcome::Done;

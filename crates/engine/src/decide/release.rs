@@ -72,7 +72,7 @@ impl Decide<'_> {
             return;
         }
         match self.leaves(name, part, at, replica) {
-            Some(Reason::NotNeeded) => self.give_up(name, at, Reason::NotNeeded),
+            Some(Reason::NotNeeded) => self.evict_or_cache(name, at, Reason::NotNeeded),
             Some(why) => self.evict(name, at, why),
             None => {}
         }
