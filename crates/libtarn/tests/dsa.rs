@@ -77,7 +77,8 @@ fn attack_forks_and_threads_get_a_code_and_corrupt_nothing() {
     let threads = ("threads", "each call was done or told\n");
     // ThreadSanitizer lets no child of several threads live on, and AddressSanitizer's memory is locked in a child whose parent's other threads
     // asked for some.
-    let builds: [(&str, &[&str], &[(&str, &str)]); 3] = [
+    type Modes<'a> = &'a [(&'a str, &'a str)];
+    let builds: [(&str, &[&str], Modes<'_>); 3] = [
         ("plain", &[], &[fork, churn, threads]),
         ("address", &address, &[fork, threads]),
         ("thread", &thread, &[threads]),
