@@ -12,6 +12,7 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
+// SAFETY: as POSIX declares it.
 unsafe extern "C" {
     fn pthread_atfork(
         prepare: extern "C" fn(),

@@ -445,43 +445,6 @@ impl Local {
         Some(self.hand_out(delivery))
     }
 
-    /// What other runs have changed on the tiers, looked at not more often than is worth it.
-    fn look_at_ledgers(&mut self) {
-        let pause = self.shared.ledgers.pause();
-        if self.looked.is_none_or(|at| at.elapsed() >= pause) {
-            self.looked = Some(Instant::now());
-            let news = self.shared.ledgers.news();
-            self.ahead.extend(
-                news.into_iter()
-                    .map(|(spot, bytes)| Event::Capacity { spot, bytes }),
-            );
-            self.give_way();
-            self.give_cache_up();
-        }
-    }
-
-    /// When two runs hold a part each of the room that both need, the younger one's data goes, once all that it
-    /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
-    fn give_way(&mut self) {
-        let steps = self.running.lock().map_or(0, |r| r.len()) + self.desk.attended();
-        let queued = self.pool.as_ref().map_or(0, Pool::queued);
-        if steps > 0 || self.owed > self.shared.ledgers.waiters() + queued {
-            return;
-        }
-        for (spot, key) in self.shared.ledgers.in_the_way() {
-            let Some(part) = self.shared.part_of(&key) else {
-                self.shared.ledgers.discard(spot, &key, &*self.shared.mover);
-                continue;
-            };
-            let keep = self.shared.dataset(part.data).map(|d| d.keep);
-            if let (Ok(Keep::UntilConsumed | Keep::Workflow), Some(pool)) = (keep, &self.pool) {
-                self.owed += 1;
-                let at = Place::Node(spot);
-                pool.add(Job::Evict { part, key, at });
-            }
-        }
-    }
-
     /// What was kept at these places, where attempts have looked for it, is removed.
     fn forget(&self, at: &[Spot], kept: impl Fn(Spot) -> Result<Kept, Failure>) {
         let own = at.iter().filter(|spot| self.shared.own.has(spot.node));

@@ -1,4 +1,4 @@
-//! Data that no step of the run reads any more, and that stays while nobody needs its room.
+//! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its room.
 
 use super::Local;
 use crate::pool::Job;
@@ -7,8 +7,45 @@ use tarn_base::layout::TierDir;
 use tarn_base::part::{PartRef, Place, StoreKey};
 
 impl Local {
+    /// What other runs have changed on the tiers, looked at not more often than is worth it.
+    pub(super) fn look_at_ledgers(&mut self) {
+        let pause = self.shared.ledgers.pause();
+        if self.looked.is_none_or(|at| at.elapsed() >= pause) {
+            self.looked = Some(Instant::now());
+            let news = self.shared.ledgers.news();
+            self.ahead.extend(
+                news.into_iter()
+                    .map(|(spot, bytes)| Event::Capacity { spot, bytes }),
+            );
+            self.give_way();
+            self.give_cache_up();
+        }
+    }
+
+    /// When two runs hold a part each of the room that both need, the younger one's data goes, once all that it
+    /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
+    fn give_way(&mut self) {
+        let steps = self.running.lock().map_or(0, |r| r.len()) + self.desk.attended();
+        let queued = self.pool.as_ref().map_or(0, Pool::queued);
+        if steps > 0 || self.owed > self.shared.ledgers.waiters() + queued {
+            return;
+        }
+        for (spot, key) in self.shared.ledgers.in_the_way() {
+            let Some(part) = self.shared.part_of(&key) else {
+                self.shared.ledgers.discard(spot, &key, &*self.shared.mover);
+                continue;
+            };
+            let keep = self.shared.dataset(part.data).map(|d| d.keep);
+            if let (Ok(Keep::UntilConsumed | Keep::Workflow), Some(pool)) = (keep, &self.pool) {
+                self.owed += 1;
+                let at = Place::Node(spot);
+                pool.add(Job::Evict { part, key, at });
+            }
+        }
+    }
+
     /// What is cached goes where another run waits for room.
-    pub(super) fn give_cache_up(&mut self) {
+    fn give_cache_up(&mut self) {
         for (spot, part, key) in self.shared.ledgers.wanted_by_others() {
             if let Some(pool) = &self.pool {
                 self.owed += 1;
