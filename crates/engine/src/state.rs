@@ -4,7 +4,7 @@ mod transfers;
 
 use crate::cache::Cache;
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
-use crate::failed::{GivenUp, counts};
+use crate::failed::GivenUp;
 use crate::ledger::{Demand, Ledger};
 use crate::links::Links;
 use crate::lost::Strays;
@@ -14,12 +14,12 @@ use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::energy::{self, Rank};
-use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorData, Start, Usage};
+use tarn_base::event::{Ended, Event, FailureKind, PriorData, Start, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
-use tarn_base::part::{PartInfo, PartMove, PartRef, Place, Transfer, TransferKind};
+use tarn_base::part::{PartInfo, PartRef, Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
-use tarn_base::units::{Nanos, SECOND, Time};
+use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
 
 /// Tries to move a part, in a row and each with every place that it can be read from, after which the run gives up:

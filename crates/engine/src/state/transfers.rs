@@ -1,6 +1,15 @@
 //! What transfers change: one that has begun, is done or has failed.
 
-use super::{Active, State};
+use super::{Active, MAX_TRANSFER_FAILURES, State, node_of};
+use crate::data::{Replica, ReplicaState};
+use crate::failed::counts;
+use std::collections::BTreeMap;
+use tarn_base::event::{Failure, FailureKind};
+use tarn_base::hash::Hash;
+use tarn_base::id::{DataId, TransferId};
+use tarn_base::part::{PartMove, PartRef, Place, Transfer, TransferKind};
+use tarn_base::reason::Reason;
+use tarn_base::units::{Nanos, SECOND};
 
 /// Pause after the first failure of a part; each next one is four times as long.
 const PAUSE: Nanos = SECOND / 2;
@@ -121,7 +130,12 @@ impl State {
         version.rescued |= active.rescue && !delivers;
     }
 
-    pub(super) fn transfer_failed(&mut self, id: TransferId, failure: &Failure, damaged: Option<PartRef>) {
+    pub(super) fn transfer_failed(
+        &mut self,
+        id: TransferId,
+        failure: &Failure,
+        damaged: Option<PartRef>,
+    ) {
         let Some(active) = self.transfer_over(id) else {
             return;
         };

@@ -1,10 +1,13 @@
 //! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its room.
 
 use super::Local;
-use crate::pool::Job;
+use crate::pool::{Job, Pool};
+use std::time::Instant;
+use tarn_base::event::Event;
 use tarn_base::id::Spot;
 use tarn_base::layout::TierDir;
 use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::workflow::Keep;
 
 impl Local {
     /// What other runs have changed on the tiers, looked at not more often than is worth it.
