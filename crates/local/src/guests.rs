@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Commands of `tarn exec` that run on one node at a time. A launcher needs one a node; scripts some more.
 pub(crate) const MAX_GUESTS: usize = 256;
@@ -106,6 +106,7 @@ impl Guests {
                 "{MAX_GUESTS} commands of `tarn exec` run on this node already"
             )));
         }
+        let until = Instant::now() + REQUEST_TIMEOUT;
         client.socket.set_nonblocking(false)?;
         client.socket.set_read_timeout(Some(REQUEST_TIMEOUT))?;
         let mut fds = tarn_sys::fdpass::receive(&client.socket)?.into_iter();
@@ -115,7 +116,7 @@ impl Guests {
             ));
         };
         let request: Request = client
-            .receive()?
+            .receive_by(until)?
             .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         if request.fds.len() != fds.len() {
             return Err(io::Error::other(

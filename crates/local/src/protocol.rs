@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Instant;
 use tarn_base::energy::Energy;
 use tarn_base::event::Imaged;
 
@@ -218,6 +219,24 @@ impl Channel {
                 return Ok(None);
             }
         }
+    }
+
+    /// The same from somebody who is not trusted to go on: all of it has come by then, or none is taken.
+    pub(crate) fn receive_by<T: DeserializeOwned>(
+        &mut self,
+        until: Instant,
+    ) -> io::Result<Option<T>> {
+        while !self.has_message() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+        self.receive()
     }
 
     /// Whether a whole message can be taken without reading.

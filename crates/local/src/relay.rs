@@ -23,6 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use stream::{Sink, Source};
 use tarn_base::action::Run;
 use tarn_base::id::Spot;
@@ -246,6 +247,7 @@ fn accept(client: &mut Channel, full: bool) -> io::Result<(Request, [OwnedFd; 3]
             "{MAX_GUESTS} commands of `tarn exec` run on this node already"
         )));
     }
+    let until = Instant::now() + REQUEST_TIMEOUT;
     client.socket.set_nonblocking(false)?;
     client.socket.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     client.socket.set_write_timeout(Some(REQUEST_TIMEOUT))?;
@@ -253,7 +255,7 @@ fn accept(client: &mut Channel, full: bool) -> io::Result<(Request, [OwnedFd; 3]
     let fds = <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| io::Error::other("a request passes three descriptors"))?;
     let request = client
-        .receive()?
+        .receive_by(until)?
         .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     Ok((request, fds))
 }
