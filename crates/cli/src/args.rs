@@ -236,11 +236,11 @@ pub(crate) struct RunArgs {
     /// The least that transfers are verified
     #[arg(long, value_enum, default_value_t = VerifyArg::Copy)]
     pub(crate) verify: VerifyArg,
-    /// How much of each tier may hold data that no step of the run reads any more, for later runs, in percent; it goes as soon as
-    /// its room is needed, and after a week. 0: it goes at once, as it always does in an allocation of Slurm
+    /// Share of each tier for cached data, in percent. Later runs use it again; it makes way when room is needed. 0 caches nothing,
+    /// as in an allocation of Slurm
     #[arg(long, value_name = "PERCENT", default_value_t = CACHE, env = "TARN_CACHE", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) cache: u8,
-    /// Start nothing new once a step has failed for good. Without it, all steps run that do not need what failed
+    /// Start nothing new once a step has failed for good. By default, steps that do not need its output run
     #[arg(long)]
     pub(crate) fail_fast: bool,
     /// Write the report here as well

@@ -122,7 +122,7 @@ fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
     for refused in ["rm", "release"] {
         site.tarn(&["data", refused, "genome"])
             .exits(6)
-            .says("a run of another workflow reads data of this one");
+            .says("a run of another workflow reads data of workflow put-genome");
     }
     site.write("ref/genome", "TTTT\n");
     put(&site, "genome").exits(6);
@@ -145,7 +145,7 @@ fn what_is_kept_no_longer_is_not_used() {
     let with = ["data", "put", "ref", "genome", "--tier", &site.options[1]];
     site.tarn(&[&with[..], &["--keep", "1s"]].concat()).exits(0);
     until(|| site.tarn(&["data", "ls"]).out.contains("no longer"));
-    site.run().exits(7).says("is not kept any more");
+    site.run().exits(7).says("is not kept");
     site.tarn(&["data", "pin", "genome"]).exits(0);
     site.run().exits(0);
 }

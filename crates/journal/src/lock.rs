@@ -22,7 +22,7 @@ const PROBE: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process has it.
-    #[error("another run of this workflow is active{} and holds {}; wait for it, or stop it with `tarn cancel`", named(.holder.as_ref()), .path.display())]
+    #[error("a run of workflow {} is active{} and holds {}; wait for it, or stop it with `tarn cancel`", workflow(.path), named(.holder.as_ref()), .path.display())]
     Busy {
         /// The lock.
         path: PathBuf,
@@ -30,7 +30,7 @@ pub enum LockError {
         holder: Option<Holder>,
     },
     /// Runs of other workflows read data of this one.
-    #[error("a run of another workflow reads data of this one and holds {}; wait until it has ended, or stop it with `tarn cancel`", .path.display())]
+    #[error("a run of another workflow reads data of workflow {} and holds {}; wait until it has ended, or stop it with `tarn cancel RUN`", workflow(.path), .path.display())]
     Read {
         /// The lock.
         path: PathBuf,
@@ -54,6 +54,11 @@ pub enum LockError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// Whose runs the lock is for.
+fn workflow(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_stem().unwrap_or_default().to_string_lossy()
 }
 
 fn named(holder: Option<&Holder>) -> String {

@@ -60,8 +60,8 @@ impl Held {
                     return refused(Exit::NotFound, &why);
                 }
                 (Some(_), true) => {
-                    let why = "is not kept any more: its time is over, or the run that made it has failed; have that workflow run \
-                               again with `keep`, or `tarn data pin` it";
+                    let why = "is not kept: it is only cached, its time is over, or the run that made it has failed; give it \
+                               `keep` in that workflow, and run that workflow again";
                     return refused(Exit::NotFound, why);
                 }
                 _ => {}
