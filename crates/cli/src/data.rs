@@ -123,6 +123,8 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
                 );
                 return Err(CliError::new(Exit::Usage, text));
             }
+            // First: once it is said to be kept, nobody may take it.
+            held.uncache()?;
             held.sync()?;
             held.record(ChangeKind::KeptUntil(None))?;
             say!("{dataset} stays until `tarn data release {dataset}` or `tarn data rm {dataset}`");
@@ -214,12 +216,16 @@ fn ls(cli: &Cli) -> CliResult {
     Ok(Exit::Success)
 }
 
-/// What was cached may have made way since, for a run of another workflow too.
+/// What was cached may have made way since, for a run of another workflow too: also what a run cached that did not end well.
 fn leave_out_gone(catalogue: &Catalogue, rows: &mut Vec<DatasetRow>) -> CliResult<()> {
-    for row in rows.iter_mut().filter(|r| r.is_cached() && is_here(&r.at)) {
+    let may_be_gone =
+        |r: &&mut DatasetRow| !r.kept && matches!(r.at, StoredAt::Node { .. }) && is_here(&r.at);
+    for row in rows.iter_mut().filter(may_be_gone) {
         let replicas = catalogue.replicas(&row.workflow, Some(&row.dataset));
         let mut gone = replicas.exit(Exit::State)?;
-        gone.retain(|r| r.version == row.version && r.at == row.at && !r.path().exists());
+        gone.retain(|r| {
+            r.version == row.version && r.at == row.at && !r.kept && !r.path().exists()
+        });
         row.parts = row.parts.saturating_sub(gone.len() as u64);
         row.bytes = row.bytes.saturating_sub(gone.iter().map(|r| r.bytes).sum());
         row.stored = row

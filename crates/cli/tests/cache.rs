@@ -401,3 +401,78 @@ fn a_killed_run_leaves_what_it_has_cached_to_others() {
     run(&first).exits(0);
     is_exact(tier.path(), &[&first, &second]);
 }
+
+/// The second step reads `x` and keeps what it makes; the third fails until there is a file `go`.
+const FAILS: &str = r#"
+name = "a"
+[data.x]
+[data.y]
+keep = "forever"
+[data.z]
+[[step]]
+name = "mk"
+out = ["x"]
+run = "head -c 1000000 /dev/zero > $TARN_x/f"
+[[step]]
+name = "mid"
+in = ["x"]
+out = ["y"]
+run = "cp $TARN_x/f $TARN_y/f"
+[[step]]
+name = "bad"
+in = ["y"]
+out = ["z"]
+run = "test -e $TARN_WORKFLOW_DIR/go && touch $TARN_z/f"
+"#;
+
+/// A run of another workflow that needs all of a tier of 16 MiB but for `left` bytes.
+fn fill(tier: &Path, left: u64) -> Site {
+    let bytes = 16 * MIB - left;
+    let text = format!(
+        "name = \"c\"\n[data.big]\nsize = \"{bytes} B\"\ndest = \"big\"\n[[step]]\nname = \"fill\"\nout = [\"big\"]\n\
+         run = \"head -c 1000 /dev/zero > $TARN_big/f\"\n"
+    );
+    on(Site::new(&text), tier, 16 * MIB)
+}
+
+#[test]
+fn what_a_failed_run_has_cached_is_pinned_for_good() {
+    let tier = TempDir::new().expect("a tier");
+    let site = on(Site::new(FAILS), tier.path(), 16 * MIB);
+    run(&site).exits(1);
+    let x = ledger(tier.path(), "cached");
+    assert!(x >= 1_000_000, "the failed run has cached `x`");
+    tarn(&site, &["data", "pin", "x"]).exits(0);
+    assert_eq!(ledger(tier.path(), "cached"), 0);
+    // Another workflow needs its room, and does not get it.
+    let kept = ledger(tier.path(), "used");
+    let other = fill(tier.path(), kept - x);
+    run(&other)
+        .exits(1)
+        .says("held by what dead runs have left");
+    tarn(&site, &["data", "verify", "x"]).exits(0).says("whole");
+    // Runs of its own workflow do not mark it again.
+    tarn(&site, &["resume", "a-1"]).exits(1);
+    assert_eq!(ledger(tier.path(), "cached"), 0);
+    site.write("go", "");
+    run(&site).exits(0);
+    assert_eq!(names(&site), ["z"]);
+    assert!(ledger(tier.path(), "cached") < x);
+    tarn(&site, &["data", "verify", "x"]).exits(0).says("whole");
+}
+
+#[test]
+fn what_a_failed_run_has_cached_is_not_listed_once_it_is_gone() {
+    let tier = TempDir::new().expect("a tier");
+    let site = on(Site::new(FAILS), tier.path(), 16 * MIB);
+    run(&site).exits(1);
+    let listed = |site: &Site| {
+        let listed = tarn(site, &["data", "ls", "--json"]).exits(0).out;
+        listed.contains(r#""dataset":"x""#)
+    };
+    assert!(listed(&site));
+    let kept = ledger(tier.path(), "used") - ledger(tier.path(), "cached");
+    run(&fill(tier.path(), kept)).exits(0);
+    assert!(!listed(&site));
+    tarn(&site, &["data", "pin", "x"]).exits(7).says("is gone");
+}

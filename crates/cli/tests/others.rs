@@ -275,3 +275,49 @@ fn other_nodes_are_brought_a_copy_of_their_own() {
     site.tarn(&["data", "rm", "genome"]).exits(0);
     site.leaves_nothing_on_its_tier();
 }
+
+#[test]
+fn a_resumed_run_refuses_what_is_kept_no_longer() {
+    let site = site("other/genome", "test -e $TARN_WORKFLOW_DIR/go");
+    let other = "name = \"other\"\n[data.genome]\nkeep = \"forever\"\n[data.n]\ndest = \"n\"\n[[step]]\nname = \"m\"\nout = [\"genome\"]\n\
+                 run = \"echo TTTT > $TARN_genome/genome\"\n[[step]]\nname = \"c\"\nin = [\"genome\"]\nout = [\"n\"]\n\
+                 run = \"cp $TARN_genome/genome $TARN_n/n\"\n";
+    let run_other = |text: &str| {
+        site.write("other.toml", text);
+        let tier = ["--tier", &site.options[1], "--cache", "25"];
+        site.tarn(&[&["run", "other.toml"][..], &tier].concat())
+            .exits(0)
+    };
+    run_other(other);
+    site.run().exits(1);
+    // Its owner keeps it no longer, and has only cached it now.
+    let dropped = other.replace("keep = \"forever\"\n", "");
+    run_other(&dropped.replace("cp $TARN_genome", "true; cp $TARN_genome"));
+    assert!(replica(&site, "genome").exists());
+    site.write("go", "");
+    for refused in [site.tarn(&["resume", "use-1"]), site.run()] {
+        refused.exits(7).says("is not kept");
+    }
+    run_other(other);
+    site.tarn(&["resume", "use-1"]).exits(0);
+    assert_eq!(site.read("res/text"), "TTTT\n");
+}
+
+#[test]
+fn nobody_takes_what_a_run_reads_for_room() {
+    let site = site("genome", WAITS);
+    put(&site, "genome").exits(0);
+    // As an earlier version has left it: kept, and marked as cache all the same.
+    let file = replica(&site, "genome");
+    let part = file.parent().expect("a folder");
+    let node = part.parent().and_then(|p| p.parent()).expect("a folder");
+    let key = part.file_name().expect("a key").to_string_lossy();
+    let mark = node.join("cached").join(format!("5.{key}"));
+    fs::create_dir_all(node.join("cached")).expect("mkdir");
+    fs::write(&mark, "").expect("write");
+    let run = site.begin(&[]);
+    until(|| site.path("began").exists());
+    assert!(!mark.exists());
+    site.write("go", "");
+    Ran::end(run).exits(0);
+}

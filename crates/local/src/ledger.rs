@@ -9,6 +9,7 @@ mod page;
 
 use crate::store::{failure, io_failure};
 use cache::uncache;
+pub use cache::uncache_replicas;
 use leftovers::Leftover;
 #[cfg(test)]
 pub(crate) use page::left_by_the_dead;

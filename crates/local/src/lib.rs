@@ -69,7 +69,7 @@ pub use drained::{is_there, remove_drained};
 pub use durable::sync_file_systems;
 pub use kept::staged;
 pub use launch::GRACE;
-pub use ledger::{held_by_others, held_of, vacate};
+pub use ledger::{held_by_others, held_of, uncache_replicas, vacate};
 pub use namespaces::{Namespaces, probe_multi_node, probe_shared};
 pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;

@@ -137,6 +137,8 @@ pub struct Local {
     idle: Option<Instant>,
     /// The run is over, and no step will go on.
     done: bool,
+    /// Replicas that somebody asked to keep before this run: others never take them for room.
+    protected: BTreeSet<PathBuf>,
     /// Looks after memory; goes last.
     _watchman: Option<Watchman>,
 }
@@ -273,6 +275,7 @@ impl Local {
             boot_noted: false,
             idle: None,
             done: false,
+            protected: BTreeSet::new(),
             _watchman: watchman,
         })
     }

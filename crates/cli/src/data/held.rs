@@ -2,7 +2,7 @@
 
 mod stored;
 
-pub(crate) use stored::StoredPart;
+pub(crate) use stored::{NOT_KEPT, StoredPart};
 
 use super::delivered::{Delivered, deliver};
 use super::{changed, elsewhere, is_here, remove};
@@ -12,6 +12,7 @@ use crate::mover::trees;
 use crate::print::say;
 use crate::run::open_catalogue;
 use crate::state;
+use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -463,6 +464,25 @@ impl Held {
         sync(folders.map(PathBuf::as_path).chain([state]))
     }
 
+    /// Its replicas on tiers of this machine are cache no more, if they were: nobody removes them for room. Refused when one of them is
+    /// gone already.
+    pub(super) fn uncache(&self) -> CliResult<()> {
+        uncache(self.rows.iter().filter(|r| is_here(&r.at)))?;
+        let on_tiers = self.rows.iter().filter(|r| is_on_tier(r));
+        let mut gone = on_tiers.filter(|r| !r.path().exists());
+        match gone.next() {
+            None => Ok(()),
+            Some(row) => Err(CliError::new(
+                Exit::NotFound,
+                format!(
+                    "`{}` is not all there any more: {} is gone; `tarn resume` (or `tarn run` again) makes it",
+                    row.dataset,
+                    row.path().display()
+                ),
+            )),
+        }
+    }
+
     pub(super) fn record(&mut self, change: ChangeKind) -> CliResult<()> {
         let changes: Vec<_> = self.rows.iter().map(|r| changed(r, change)).collect();
         self.catalogue.record(&changes).exit(Exit::State)
@@ -479,6 +499,28 @@ impl Held {
         }
         Ok(Exit::Success)
     }
+}
+
+/// Whether it is a replica on a tier that this machine sees.
+fn is_on_tier(row: &ReplicaRow) -> bool {
+    matches!(row.at, StoredAt::Node { .. }) && is_here(&row.at)
+}
+
+/// Takes away what lets others remove these replicas for room. Only for who holds the lock of their workflows, or shares it.
+pub(crate) fn uncache<'a>(rows: impl Iterator<Item = &'a ReplicaRow>) -> CliResult<()> {
+    let mut all: BTreeMap<(&Path, &str), BTreeSet<PathBuf>> = BTreeMap::new();
+    for row in rows {
+        if let StoredAt::Node { root, .. } = &row.at {
+            let of_tier = all.entry((root, &row.workspace)).or_default();
+            of_tier.insert(row.path());
+        }
+    }
+    for ((root, workspace), replicas) in all {
+        tarn_local::uncache_replicas(root, workspace, &replicas)
+            .with_context(|| format!("cannot update the ledger of the tier at {}", root.display()))
+            .exit(Exit::State)?;
+    }
+    Ok(())
 }
 
 fn level(frees: bool) -> Verify {

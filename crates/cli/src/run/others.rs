@@ -2,9 +2,10 @@
 //!
 //! As long as it is active it has a share of the lock of each workflow that owns one, so nobody removes or replaces them meanwhile.
 
-use crate::data::held::{Held, StoredPart, Which};
+use crate::data::held::{Held, NOT_KEPT, StoredPart, Which, uncache};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
+use crate::run::{open_catalogue, wall};
 use crate::state;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -68,6 +69,7 @@ impl Others {
                 dataset: named.dataset.clone(),
                 parts: Vec::with_capacity(parts.len()),
             };
+            uncache(parts.iter().flat_map(|p| &p.rows)).map_err(in_full)?;
             for (seq, part) in (0u32..).zip(parts) {
                 let at = places(cluster, &part.rows).map_err(|why| refused(Exit::NoRoom, why))?;
                 let key = key(&dataset.name, &part, seq);
@@ -86,14 +88,18 @@ impl Others {
         Ok(others)
     }
 
-    /// Those of a run that is resumed: nobody has changed them since, or it cannot be.
+    /// Those of a run that is resumed: they are kept still, and nobody has changed them since, or it cannot be.
     pub(crate) fn again(state: &StateDir, begun: &Start) -> CliResult<Self> {
         let names: BTreeSet<&str> = begun.prior_data.iter().map(|p| &*p.workflow).collect();
         let lock = |name: &str| RunLock::share(&state.lock(name)).exit(Exit::Busy);
+        let locks = names.into_iter().map(lock).collect::<CliResult<_>>()?;
+        for prior in &begun.prior_data {
+            check_kept(state, prior)?;
+        }
         Ok(Self {
             data: begun.prior_data.clone(),
             manifests: Vec::new(),
-            _locks: names.into_iter().map(lock).collect::<CliResult<_>>()?,
+            _locks: locks,
         })
     }
 
@@ -143,6 +149,27 @@ impl Others {
         }
         Ok(whole)
     }
+}
+
+/// Refuses to go on with what its workflow does not keep any more. A replica that is not listed was removed or replaced, which is
+/// said when it is looked at.
+fn check_kept(state: &StateDir, prior: &PriorData) -> CliResult<()> {
+    let catalogue = open_catalogue(state)?;
+    let rows = catalogue.replicas(&prior.workflow, Some(&prior.dataset));
+    let rows = rows.exit(Exit::State)?;
+    for part in &prior.parts {
+        let is_read = |r: &&ReplicaRow| part.at.iter().any(|(_, path)| *path == r.path());
+        let listed: Vec<&ReplicaRow> = rows.iter().filter(is_read).collect();
+        if !listed.is_empty() && listed.iter().all(|r| !r.is_kept(wall())) {
+            let text = format!(
+                "`{}` of workflow {} {NOT_KEPT}",
+                prior.dataset, prior.workflow
+            );
+            return Err(CliError::new(Exit::NotFound, text));
+        }
+        uncache(listed.into_iter().filter(|r| r.is_kept(wall())))?;
+    }
+    Ok(())
 }
 
 /// The space that they take is none that the run can have, whatever else changes on the tiers meanwhile.

@@ -90,16 +90,40 @@ pub(super) fn prune(root: &Path, workspace: &str) -> u64 {
 /// Takes the marks of a workspace away: nobody but its own runs removes what is there any more. Only for who holds the workspace's
 /// run lock.
 pub(super) fn uncache(root: &Path, workspace: &str) -> io::Result<()> {
-    if marks(root, workspace).is_empty() {
+    uncache_those(root, workspace, |_| true)
+}
+
+/// Takes the marks of replicas of a workspace away, by their folders: nobody removes them for room any more. Only for who holds the
+/// workspace's run lock, or a share of it.
+///
+/// # Errors
+/// When a mark cannot be removed, or the ledger cannot be changed.
+pub fn uncache_replicas(
+    root: &Path,
+    workspace: &str,
+    replicas: &BTreeSet<PathBuf>,
+) -> io::Result<()> {
+    let names: BTreeSet<_> = replicas.iter().filter_map(|r| r.file_name()).collect();
+    uncache_those(root, workspace, |mark| {
+        mark.part.file_name().is_some_and(|n| names.contains(n))
+    })
+}
+
+fn uncache_those(root: &Path, workspace: &str, is_meant: impl Fn(&Mark) -> bool) -> io::Result<()> {
+    if !marks(root, workspace).iter().any(&is_meant) {
         return Ok(());
     }
     let _lock = lock(root)?;
     let mut page = Page::read(root)?;
+    let mut left = 0u64;
     for mark in marks(root, workspace) {
-        remove_file(&mark.path)?;
+        match is_meant(&mark) {
+            true => remove_file(&mark.path)?,
+            false => left = left.saturating_add(mark.bytes),
+        }
     }
     for claim in page.entries.iter_mut().filter(|c| c.workspace == workspace) {
-        claim.cached = 0;
+        claim.cached = claim.cached.min(left);
     }
     page.write(root)
 }

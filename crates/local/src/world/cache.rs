@@ -1,6 +1,7 @@
 //! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its room.
 
 use super::Local;
+use crate::inventory::is_protected;
 use crate::pool::{Job, Pool};
 use std::time::Instant;
 use tarn_base::event::Event;
@@ -58,9 +59,14 @@ impl Local {
         }
     }
 
-    /// A replica stays as cache. What cannot be marked as such goes.
+    /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no
+    /// other workflow removes it for room.
     pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, spot: Spot, share: u64) {
         let shared = &self.shared;
+        let replica = shared.replica(spot, key);
+        if replica.is_ok_and(|r| is_protected(&self.protected, &r)) {
+            return;
+        }
         let dir = shared.tier_dir(spot);
         let marks = |dir: &TierDir| {
             let replica = (spot, part, key);

@@ -115,6 +115,7 @@ impl Nodes for Local {
             known: prior.map(|(info, _)| info.key.clone()).collect(),
             offered,
         };
+        self.protected = inventory::protected_places(&staying.protected);
         // Room that is kept from the engine is told of at the first opportunity.
         self.looked = None;
         Ok(inventory::clean(&self.shared, stays))

@@ -8,6 +8,10 @@ use tarn_base::manifest::Manifest;
 use tarn_base::part::PartInfo;
 use tarn_journal::{ReplicaRow, RunLock, StoredAt};
 
+/// What is said of a dataset that may go at any time.
+pub(crate) const NOT_KEPT: &str = "is not kept: it is only cached, its time is over, or the run that made it has failed; give it `keep` in that \
+     workflow, and run that workflow again";
+
 /// A part of a kept version.
 pub(crate) struct StoredPart {
     /// As the run that made it has recorded it.
@@ -60,9 +64,7 @@ impl Held {
                     return refused(Exit::NotFound, &why);
                 }
                 (Some(_), true) => {
-                    let why = "is not kept: it is only cached, its time is over, or the run that made it has failed; give it \
-                               `keep` in that workflow, and run that workflow again";
-                    return refused(Exit::NotFound, why);
+                    return refused(Exit::NotFound, NOT_KEPT);
                 }
                 _ => {}
             }
