@@ -93,11 +93,21 @@ impl State {
             let mut spots = placed.into_iter().flat_map(|p| &p.spots);
             spots.any(|s| !elsewhere || s.node == node && self.in_place(*s, name, part).is_none())
         };
-        let needs = |id: &InstanceId| {
-            let instance = self.steps.instance(*id);
-            instance.is_some_and(|i| i.parts().contains(&name))
-        };
+        let needs = |id: &InstanceId| self.reads_part(*id, name);
         waiting.chain(placed.filter(lacks)).filter(needs).collect()
+    }
+
+    /// Who has yet to begin and reads a part.
+    pub(crate) fn readers_to_begin(&self, name: PartRef) -> Vec<InstanceId> {
+        let waiting = self.steps.pending.iter().map(|(_, id)| *id);
+        let placed = self.steps.placed.difference(&self.steps.running).copied();
+        let all = waiting.chain(placed);
+        all.filter(|id| self.reads_part(*id, name)).collect()
+    }
+
+    fn reads_part(&self, id: InstanceId, name: PartRef) -> bool {
+        let instance = self.steps.instance(id);
+        instance.is_some_and(|i| i.parts().contains(&name))
     }
 
     /// It was told that something has failed for good.

@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use std::path::PathBuf;
-use tarn_base::action::{Do, Outcome};
+use tarn_base::action::{Action, Do, Outcome, Subject};
 use tarn_base::event::{Event, FailureKind, PriorData, PriorPart, Start};
 use tarn_base::hash::Hash;
 use tarn_base::id::{NodeId, Spot, TierId};
@@ -115,22 +115,76 @@ fn a_node_that_lacks_it_is_brought_a_copy_of_its_own_which_goes_again() {
     assert_eq!(gone, [Place::Node(spot(1))]);
 }
 
-#[test]
-fn a_run_that_loses_it_ends_and_says_whose_it_was() {
-    let mut hand_start = reads("data", &[0]);
-    hand_start.cluster.nodes.truncate(1);
-    let (mut hand, begun) = Hand::begin(&hand_start);
+/// A run on one node that loses the data while its first step reads it; what was decided then, and what else has run.
+fn loses_it(text: &str, fail_fast: bool) -> (Hand, Vec<Action>, Vec<u32>) {
+    let mut s = reads("data", &[0]);
+    s.workflow = workflow(text);
+    s.cluster.nodes.truncate(1);
+    s.options.fail_fast = fail_fast;
+    let (mut hand, begun) = Hand::begin(&s);
     let run = runs_in(&begun).into_iter().next().expect("one runs");
     assert_eq!(run.views[0][0][0].spot, spot(0));
     let gone = Event::Evicted {
         part: genome(),
         at: Place::Node(spot(0)),
     };
-    let actions = [hand.says(gone), hand.fails(&run, FailureKind::Corrupt)].concat();
-    let said = actions.iter().find_map(|a| match &a.why {
-        Reason::Failed { message } => Some(message.clone()),
+    let mut all = [hand.says(gone), hand.fails(&run, FailureKind::Corrupt)].concat();
+    let (mut ran, mut new) = (Vec::new(), all.clone());
+    while let Some(run) = runs_in(&new).into_iter().next() {
+        let step = run.instance.step.0;
+        ran.push(step);
+        new = hand.commits(&run, Some((step + 1, MB)), 1);
+        for t in transfers_in(&new) {
+            new.extend(hand.brought(&t, MB));
+        }
+        all.extend(new.iter().cloned());
+    }
+    (hand, all, ran)
+}
+
+#[test]
+fn a_run_that_loses_it_ends_and_says_whose_it_was() {
+    for fail_fast in [true, false] {
+        let (hand, actions, ran) = loses_it(READS, fail_fast);
+        let said = actions.iter().find_map(|a| match &a.why {
+            Reason::Failed { message } if fail_fast => Some(message.clone()),
+            Reason::GaveUp { message } if !fail_fast => Some(message.clone()),
+            _ => None,
+        });
+        let said = said.expect("it fails");
+        assert!(said.contains("`genome` of workflow foam"), "{said}");
+        assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+        assert!(ran.is_empty());
+    }
+}
+
+#[test]
+fn who_does_not_need_what_was_lost_goes_on() {
+    let text = "name = \"use\"\n[data.genome]\nof = \"foam/genome\"\n[data.a]\n[data.b]\n[data.c]\ndest = \"/c\"\n[data.d]\n[data.e]\n\
+        [[step]]\nname = \"reads\"\nretries = 1\nrun = \"x\"\nin = \"genome\"\nout = \"a\"\n\
+        [[step]]\nname = \"other\"\nrun = \"x\"\nout = \"b\"\n\
+        [[step]]\nname = \"after\"\nrun = \"x\"\nin = \"b\"\nout = \"c\"\n\
+        [[step]]\nname = \"next\"\nrun = \"x\"\nin = \"a\"\nout = \"d\"\n\
+        [[step]]\nname = \"last\"\nrun = \"x\"\nin = \"d\"\nout = \"e\"\n";
+    let (hand, actions, ran) = loses_it(text, false);
+    assert_eq!(ran, [1, 2], "{actions:?}");
+    let failed = Subject::Instance(instance(0, 0));
+    let gave_up = actions.iter().find_map(|a| match (&a.what, &a.why) {
+        (Do::Note { about }, Reason::GaveUp { message }) => Some((*about, message.clone())),
         _ => None,
     });
-    let said = said.expect("it fails");
-    assert!(said.contains("`genome` of workflow foam"), "{said}");
+    let (about, message) = gave_up.expect("one is given up");
+    assert_eq!(about, failed);
+    assert!(
+        message.starts_with("step reads failed: `genome` of workflow foam"),
+        "{message}"
+    );
+    let end = actions.last().map(|a| a.why.clone());
+    assert!(
+        matches!(&end, Some(Reason::Incomplete { failed: all, .. }) if *all == [failed]),
+        "{end:?}"
+    );
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+    // With `fail_fast` what has a place by then may run, and nothing after it.
+    assert!(!loses_it(text, true).2.contains(&2));
 }

@@ -68,7 +68,7 @@ impl Decide<'_> {
     }
 
     /// Gives up an instance that does not run.
-    fn give_up(&mut self, id: InstanceId, message: &str) {
+    pub(super) fn give_up(&mut self, id: InstanceId, message: &str) {
         let name = &self.state.start.workflow.step(id.step).name;
         let message = format!("step {name} failed: {message}");
         let why = Reason::GaveUp { message };

@@ -186,7 +186,7 @@ impl Decide<'_> {
         }
     }
 
-    /// No replica is left of what another workflow has made.
+    /// No replica is left of what another workflow has made: who needs it is given up.
     fn others_lost(&mut self, name: PartRef) {
         let mut all = self.state.start.prior_data.iter();
         let Some(prior) = all.find(|p| p.data == name.data) else {
@@ -196,8 +196,13 @@ impl Decide<'_> {
             "`{0}` of workflow {1} is damaged or gone, and only that workflow can make it again; `tarn data verify {0}` says what is left of it",
             prior.dataset, prior.workflow
         );
-        let about = Subject::Data(name.data);
-        self.note(about, Reason::Failed { message });
+        if self.state.start.options.fail_fast {
+            let about = Subject::Data(name.data);
+            return self.note(about, Reason::Failed { message });
+        }
+        for id in self.state.readers_to_begin(name) {
+            self.give_up(id, &message);
+        }
     }
 
     /// What an earlier run of an instance that runs again has left on nodes goes first, so that the two runs' outputs never
