@@ -104,6 +104,17 @@ impl Part {
             .filter(|(_, r)| r.state == ReplicaState::Present)
     }
 
+    /// Whether no replica is there or on its way, but for those that leave, are damaged, or stay as cache.
+    pub(crate) fn has_left(&self) -> bool {
+        let comes_or_is = |r: &Replica| {
+            matches!(
+                r.state,
+                ReplicaState::Present | ReplicaState::Incoming(_) | ReplicaState::Renewed(_)
+            )
+        };
+        !self.replicas.values().any(comes_or_is)
+    }
+
     /// Whether it could not be brought from a place to a node (`None`: outside) and others have yet to be asked.
     pub(crate) fn is_refused(&self, to: Option<NodeId>, from: &Place) -> bool {
         // No key is made where nothing has failed, which is nearly always.
@@ -167,6 +178,8 @@ pub(crate) struct Version {
     pub(crate) delivered: bool,
     /// The rescue copy is made or was refused for good.
     pub(crate) rescued: bool,
+    /// Parts whose last replica has left because nobody needed it: it does not become whole again.
+    pub(crate) thinned: BTreeSet<(u32, u32)>,
 }
 
 impl Version {
@@ -224,6 +237,15 @@ impl Data {
 
     pub(crate) fn version_mut(&mut self, data: DataId, version: u32) -> &mut Version {
         &mut self.versions[data.at()][version as usize]
+    }
+
+    /// After a crash: what was to leave and is still there has not left.
+    pub(crate) fn resume_thinned(&mut self) {
+        for version in self.versions.iter_mut().flatten() {
+            let parts = &version.parts;
+            let left = |key: &(u32, u32)| parts.get(key).is_some_and(Part::has_left);
+            version.thinned.retain(left);
+        }
     }
 
     /// All versions with their names.

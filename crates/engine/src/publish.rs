@@ -13,7 +13,7 @@ use tarn_base::event::Output;
 use tarn_base::id::{DataId, InstanceId, StepId};
 use tarn_base::part::{PartClass, PartRef, Place};
 use tarn_base::pattern::EntryPattern;
-use tarn_base::workflow::{Distribution, Foreach, Role, Step, Use};
+use tarn_base::workflow::{Distribution, Foreach, OnFailure, Role, Step, Use};
 
 impl State {
     /// Binds every step whose inputs are sealed: its instances and the parts each reads become known.
@@ -45,6 +45,25 @@ impl State {
             && !self.data.version(data, version).delivered
         {
             self.undelivered.insert(data);
+        }
+    }
+
+    /// A replica leaves: if it was the last one of its part, the version is not whole any more, and a rescue sends none of it.
+    pub(crate) fn note_thinned(&mut self, name: PartRef) {
+        let left = self.data.part(name).is_some_and(Part::has_left);
+        let version = self.data.version_mut(name.data, name.version);
+        let first = version.thinned.is_empty();
+        if left && version.thinned.insert((name.origin, name.seq)) && first {
+            self.check_versions(name.data, name.version);
+        }
+    }
+
+    /// Looks again whether a version, and those before it, have to stay for a rescue.
+    fn check_versions(&mut self, data: DataId, newest: u32) {
+        if self.start.workflow.dataset(data).on_failure == OnFailure::Drain {
+            for version in 1..=newest {
+                self.check_parts(data, version);
+            }
         }
     }
 
@@ -299,6 +318,7 @@ impl State {
                 .collect();
             let mut before = BTreeMap::new();
             for key in keys {
+                version.thinned.remove(&key);
                 before.extend(version.parts.remove(&key).map(|p| (key, p)));
             }
             let again = !before.is_empty();
@@ -452,6 +472,7 @@ impl State {
             }
             self.note_sealed(data, version);
             self.check_parts(data, version);
+            self.check_versions(data, version);
             self.wake_readers(data, version);
         }
         if first {
@@ -618,6 +639,7 @@ impl State {
             }
         }
         self.forget_lost_dests();
+        self.data.resume_thinned();
         let unkept = std::mem::take(&mut self.unkept);
         let may = were_there.into_iter().chain(unkept);
         may.for_each(|name| self.note_unkept(name));

@@ -274,8 +274,15 @@ impl State {
                     r.state = ReplicaState::Leaving;
                     self.leaving += 1;
                 }
+                // What is damaged or contradicts a new run is made again.
+                if !matches!(action.why, Reason::Damaged | Reason::OutputLost { .. }) {
+                    self.note_thinned(*part);
+                }
             }
-            Do::Cache { part, at, .. } => self.cached(*part, *at),
+            Do::Cache { part, at, .. } => {
+                self.cached(*part, *at);
+                self.note_thinned(*part);
+            }
             Do::Note { about } => self.noted(*about, &action.why),
             Do::Finish { outcome } => self.finished = Some(*outcome),
         }

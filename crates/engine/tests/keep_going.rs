@@ -6,11 +6,12 @@ use common::{
     Hand, MB, Memory, cluster, data, estimates, instance, play_in, policy, runs_in, source, start,
     transfers_in, workflow,
 };
-use tarn_base::action::{Action, Do, Outcome, Subject};
-use tarn_base::event::{Event, FailureKind, Start};
+use tarn_base::action::{Action, Do, Outcome, Run, Subject};
+use tarn_base::event::{Ended, Event, FailureKind, Output, Start, Undeclared};
+use tarn_base::hash::Hash;
 use tarn_base::history::History;
 use tarn_base::id::StepId;
-use tarn_base::part::{Place, TransferKind};
+use tarn_base::part::{PartInfo, Place, StoreKey, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_engine::{drive, replay};
 use tarn_ports::Record;
@@ -291,4 +292,96 @@ fn steps_that_no_node_can_run_hold_up_no_other() {
         "{}",
         p.failure()
     );
+}
+
+/// `a` is changed in place; what has failed has nothing to do with it.
+const CHANGED: &str = "name = \"w\"\n[data.a]\nsize = \"20 MB\"\ndest = \"/a\"\non_failure = \"drain\"\n\
+    [data.seen]\n[data.b]\nsize = \"50 MB\"\n\
+    [[step]]\nname = \"bad\"\nrun = \"x\"\n\
+    [[step]]\nname = \"mka\"\nrun = \"x\"\nout = \"a\"\n\
+    [[step]]\nname = \"chg\"\nrun = \"x\"\ninout = \"a\"\n\
+    [[step]]\nname = \"wait\"\nrun = \"x\"\nin = \"a\"\nout = \"seen\"\n\
+    [[step]]\nname = \"mkb\"\nrun = \"x\"\nafter = \"wait\"\nout = \"b\"\n";
+
+#[test]
+fn after_a_failure_an_old_version_is_in_nobody_s_way() {
+    let s = start(workflow(CHANGED), cluster(1, 2, &[64 * MB]), policy("data"));
+    let (mut hand, begun) = Hand::begin(&s);
+    let (mut ran, mut gone, mut new) = (Vec::new(), Vec::new(), begun);
+    let mut all = Vec::new();
+    loop {
+        all.extend(new.iter().cloned());
+        gone.extend(new.iter().filter_map(|a| match &a.what {
+            Do::Evict { part, .. } if part.data == data(0) => Some((part.version, ran.len())),
+            _ => None,
+        }));
+        let (runs, moves) = (runs_in(&new), transfers_in(&new));
+        if runs.is_empty() && moves.is_empty() {
+            break;
+        }
+        new = Vec::new();
+        for t in moves {
+            new.extend(hand.brought(&t, 20 * MB));
+        }
+        for run in runs {
+            let step = run.instance.step.0;
+            ran.push(step);
+            new.extend(match step {
+                0 => hand.fails(&run, FailureKind::Exit),
+                1 => hand.commits(&run, Some((0, 20 * MB)), 1),
+                2 => hand.commits_version(&run, Some((0, 2, 20 * MB)), 2),
+                3 => hand.commits(&run, Some((1, MB)), 1),
+                _ => hand.commits(&run, Some((2, 50 * MB)), 1),
+            });
+        }
+    }
+    assert_eq!(ran.last(), Some(&4), "{all:?}");
+    // The pre-image stays until the step that changes it has committed.
+    let chg = ran.iter().position(|step| *step == 2).expect("it runs");
+    assert_eq!(gone.first(), Some(&(1, chg + 1)), "{gone:?}");
+}
+
+/// A run commits four entries.
+fn four_entries(run: &Run) -> Ended {
+    let entry = |info: PartInfo| {
+        let key = StoreKey(format!("{}.{}", run.store, info.seq));
+        let hash = Some(Hash(u128::from(info.seq)));
+        (PartInfo { hash, key, ..info }, vec![run.nodes[0]])
+    };
+    let parts = source(Some(4), MB).into_iter().map(entry).collect();
+    Ended::Committed {
+        outputs: vec![Output {
+            data: data(0),
+            version: 1,
+            parts,
+        }],
+        undeclared: Undeclared::default(),
+    }
+}
+
+/// Four parts of a dataset that is to be rescued, two of which have left before something fails.
+#[test]
+fn a_version_that_is_not_whole_any_more_is_not_held_for_a_rescue() {
+    let text = "name = \"w\"\nexternal = \"/x\"\n[data.a]\non_failure = \"drain\"\n[data.o]\n\
+        [[step]]\nname = \"make\"\nrun = \"x\"\nout = \"a\"\n\
+        [[step]]\nname = \"use\"\nforeach = \"a/*\"\nmax = 4\nrun = \"x\"\nin = \"a/{item}\"\nout = \"o\"\n";
+    let s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
+    let (mut hand, mut new) = Hand::begin(&s);
+    let (mut used, mut gone) = (0, 0);
+    while let Some(run) = runs_in(&new).into_iter().next() {
+        new = match run.instance.step.0 {
+            0 => hand.ended(&run, four_entries(&run)),
+            _ => {
+                used += 1;
+                match used {
+                    3 => hand.fails(&run, FailureKind::Exit),
+                    _ => hand.commits(&run, Some((1, MB)), 1),
+                }
+            }
+        };
+        let left = |a: &&Action| matches!(a.what, Do::Evict { part, .. } if part.data == data(0));
+        gone += new.iter().filter(left).count();
+    }
+    // What the last one has read goes although one has failed; what that one reads stays for `tarn resume`.
+    assert_eq!((used, gone), (4, 3));
 }

@@ -3,7 +3,7 @@
 //! a step made go outside.
 
 use super::Decide;
-use crate::data::{Part, Replica, ReplicaState};
+use crate::data::{Part, Replica, ReplicaState, Version};
 use crate::state::{State, Stop};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_base::policy::Handling;
@@ -17,14 +17,29 @@ pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
     let dataset = w.dataset(name.data);
     let undelivered =
         dataset.dest.is_some() && w.last_version(name.data) == name.version && !version.delivered;
-    // While the step that changes it has not committed, it is the pre-image that a rescue would send out.
-    let fails = state.stop.is_some() || !state.given_up.all.is_empty();
-    let to_rescue = fails && dataset.on_failure == OnFailure::Drain && !version.rescued;
     part.readers == 0
         && version.unbound == 0
         && !undelivered
-        && !to_rescue
         && dataset.keep == Keep::UntilConsumed
+        && !may_be_rescued(state, name)
+}
+
+/// Whether something has failed and a rescue would still send a version out: the newest whole one, and what is made of the next.
+/// While the step that changes it has not committed, that is its pre-image.
+fn may_be_rescued(state: &State, name: PartRef) -> bool {
+    let w = &state.start.workflow;
+    let fails = state.stop.is_some() || !state.given_up.all.is_empty();
+    let drains = w.dataset(name.data).on_failure == OnFailure::Drain;
+    if !fails || !drains || name.version == 0 {
+        return false;
+    }
+    let version = state.data.version(name.data, name.version);
+    let newer = name.version + 1..=w.last_version(name.data);
+    let whole = |v: &Version| v.sealed && (v.delivered || v.thinned.is_empty());
+    !version.rescued
+        && !version.delivered
+        && (!version.sealed || whole(version))
+        && !newer.map(|v| state.data.version(name.data, v)).any(whole)
 }
 
 impl Decide<'_> {

@@ -305,9 +305,19 @@ impl Hand {
         made: Option<(u32, u64)>,
         hash: u128,
     ) -> Vec<Action> {
-        let output = |(of, bytes): (u32, u64)| Output {
+        self.commits_version(run, made.map(|(of, bytes)| (of, 1, bytes)), hash)
+    }
+
+    /// A run commits one whole part as this version of its only output.
+    pub(crate) fn commits_version(
+        &mut self,
+        run: &Run,
+        made: Option<(u32, u32, u64)>,
+        hash: u128,
+    ) -> Vec<Action> {
+        let output = |(of, version, bytes): (u32, u32, u64)| Output {
             data: data(of),
-            version: 1,
+            version,
             parts: vec![(
                 PartInfo {
                     hash: Some(Hash(hash)),
