@@ -222,6 +222,10 @@ pub struct PriorData {
     pub dataset: String,
     /// Its parts, under keys of this run.
     pub parts: Vec<PriorPart>,
+    /// What its workflow takes of tiers, which the run's cluster is without: each tier once, whatever else is read of that
+    /// workflow. Bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set_aside: Vec<(Spot, u64)>,
 }
 
 /// A part of a [`PriorData`].

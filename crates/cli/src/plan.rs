@@ -141,7 +141,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         allocation: None,
         sealed: false,
     };
-    crate::run::others::set_aside(&mut start.cluster, &others.data);
+    crate::run::others::set_aside(&mut start.cluster, &mut start.prior_data);
     let seen = seen(&dir, &start.workflow);
     let mut world = Simulation::new(&start, estimates(&start, seen, &looks));
     let mut journal = Memory(Vec::new());

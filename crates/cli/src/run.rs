@@ -196,6 +196,7 @@ pub(crate) fn start(
     let margin = Margin::new(args.margin);
     let opening = Opening {
         files,
+        cluster: start.cluster.clone(),
         mover,
         now: 0,
         isolation: args.machine.isolation,
@@ -216,7 +217,7 @@ pub(crate) fn start(
         able(parsed, &start.cluster, &abilities)?;
     }
     start.prior_data = others.whole(state, &start.workspace, &mut *world)?;
-    others::set_aside(&mut start.cluster, &others.data);
+    others::set_aside(&mut start.cluster, &mut start.prior_data);
     kept::keep_what_is_there(&mut start, &mut *world, &mut catalogue)?;
     let session = Session {
         journal: LogWriter::create(&state.log(&name)).exit(Exit::State)?,
@@ -303,6 +304,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let margin = Margin::new(args.margin);
     let opening = Opening {
         files,
+        cluster: others::full_tiers(&begun),
         mover,
         now,
         isolation: args.isolation,
@@ -693,6 +695,8 @@ pub(crate) fn history_of(records: &[tarn_ports::Record]) -> History {
 struct Opening {
     files: Files,
     mover: Arc<dyn Mover>,
+    /// With all of its tiers, whatever others take of them.
+    cluster: Cluster,
     now: Time,
     isolation: Isolation,
     margin: Margin,
@@ -720,7 +724,7 @@ fn open_world(
         run: start.run.clone(),
         workspace: start.workspace.clone(),
         workflow,
-        cluster: start.cluster.clone(),
+        cluster: opening.cluster,
         state: state.clone(),
         mover: opening.mover,
         keys: crate::key::for_workflow(&start.workflow, &start.workspace)?,

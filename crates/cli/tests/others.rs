@@ -321,3 +321,33 @@ fn nobody_takes_what_a_run_reads_for_room() {
     site.write("go", "");
     Ran::end(run).exits(0);
 }
+
+/// A workflow that keeps `y` of 25 MB, and makes `x` of so many KiB.
+fn owner(kib: u32) -> String {
+    format!(
+        "name = \"owner\"\n[data.x]\n[data.y]\nkeep = \"forever\"\n[[step]]\nname = \"m\"\nout = [\"x\", \"y\"]\n\
+         run = \"head -c {kib}K /dev/zero > $TARN_x/f; head -c 25000000 /dev/zero > $TARN_y/genome\"\n"
+    )
+}
+
+/// Reads `y` and writes 30 MiB, if `test` is true.
+fn writes_beside(test: &str) -> Site {
+    Site::new(&format!(
+        "name = \"use\"\n[data.genome]\nof = \"y\"\n[data.b]\nsize = \"30MiB\"\n[data.out]\ndest = \"res\"\n[[step]]\nname = \"a\"\nin = [\"genome\"]\n\
+         out = [\"b\"]\nrun = \"{test} && head -c 30M /dev/zero > $TARN_b/f\"\n[[step]]\nname = \"c\"\n\
+         in = [\"b\"]\nout = [\"out\"]\nrun = \"cksum < $TARN_b/f > $TARN_out/text\"\n"
+    ))
+}
+
+#[test]
+fn a_resumed_run_has_as_much_space_as_before() {
+    let site = writes_beside("test -e $TARN_WORKFLOW_DIR/go");
+    site.write("owner.toml", &owner(1));
+    site.tarn(&["run", "owner.toml", "--tier", &site.options[1]])
+        .exits(0);
+    site.run().exits(1);
+    site.tarn(&["resume", "use-1"]).exits(1);
+    site.write("go", "");
+    site.tarn(&["resume", "use-1"]).exits(0);
+    assert!(site.read("res/text").ends_with(" 31457280\n"));
+}

@@ -66,6 +66,7 @@ fn reads(policy_text: &str, on: &[u32]) -> Start {
             info,
             at: at.collect(),
         }],
+        set_aside: Vec::new(),
     }];
     s
 }

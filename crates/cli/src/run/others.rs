@@ -9,7 +9,7 @@ use crate::run::{open_catalogue, wall};
 use crate::state;
 use std::collections::BTreeSet;
 use std::path::Path;
-use tarn_base::cluster::Cluster;
+use tarn_base::cluster::{Cluster, Tier};
 use tarn_base::codes::Exit;
 use tarn_base::event::{PriorData, PriorPart, Start};
 use tarn_base::hash::Hash;
@@ -68,6 +68,7 @@ impl Others {
                 workspace: state::workspace(held.workflow(), state),
                 dataset: named.dataset.clone(),
                 parts: Vec::with_capacity(parts.len()),
+                set_aside: Vec::new(),
             };
             uncache(parts.iter().flat_map(|p| &p.rows)).map_err(in_full)?;
             for (seq, part) in (0u32..).zip(parts) {
@@ -172,22 +173,39 @@ fn check_kept(state: &StateDir, prior: &PriorData) -> CliResult<()> {
     Ok(())
 }
 
-/// The space that they take is none that the run can have, whatever else changes on the tiers meanwhile.
-pub(crate) fn set_aside(cluster: &mut Cluster, data: &[PriorData]) {
-    let of = |prior: &PriorData| -> BTreeSet<(Spot, String)> {
+/// The space that they take is none that the run can have, whatever else changes on the tiers meanwhile. How much it was is noted: see
+/// [`full_tiers`].
+pub(crate) fn set_aside(cluster: &mut Cluster, data: &mut [PriorData]) {
+    let mut done: BTreeSet<(Spot, String)> = BTreeSet::new();
+    for prior in data {
         let spots = prior.parts.iter().flat_map(|part| &part.at);
-        spots
-            .map(|(spot, _)| (*spot, prior.workspace.clone()))
-            .collect()
-    };
-    let all: BTreeSet<(Spot, String)> = data.iter().flat_map(of).collect();
-    for (spot, workspace) in all {
-        let node = cluster.nodes.get_mut(spot.node.at());
-        if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
-            let theirs = tarn_local::held_of(&tier.root, &workspace);
-            tier.capacity = tier.capacity.saturating_sub(theirs);
+        let spots: BTreeSet<Spot> = spots.map(|(spot, _)| *spot).collect();
+        for spot in spots {
+            let is_new = done.insert((spot, prior.workspace.clone()));
+            if let Some(tier) = tier_mut(cluster, spot).filter(|_| is_new) {
+                let theirs = tarn_local::held_of(&tier.root, &prior.workspace);
+                let theirs = theirs.min(tier.capacity);
+                tier.capacity -= theirs;
+                prior.set_aside.push((spot, theirs));
+            }
         }
     }
+}
+
+/// The cluster of a run with what was set aside of it: a world counts itself what others take.
+pub(crate) fn full_tiers(begun: &Start) -> Cluster {
+    let mut cluster = begun.cluster.clone();
+    for (spot, bytes) in begun.prior_data.iter().flat_map(|prior| &prior.set_aside) {
+        if let Some(tier) = tier_mut(&mut cluster, *spot) {
+            tier.capacity = tier.capacity.saturating_add(*bytes);
+        }
+    }
+    cluster
+}
+
+fn tier_mut(cluster: &mut Cluster, spot: Spot) -> Option<&mut Tier> {
+    let node = cluster.nodes.get_mut(spot.node.at())?;
+    node.tiers.get_mut(spot.tier.at())
 }
 
 fn damaged(prior: &PriorData, at: Option<&Path>) -> CliError {
