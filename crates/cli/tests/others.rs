@@ -351,3 +351,21 @@ fn a_resumed_run_has_as_much_space_as_before() {
     site.tarn(&["resume", "use-1"]).exits(0);
     assert!(site.read("res/text").ends_with(" 31457280\n"));
 }
+
+#[test]
+fn what_its_workflow_has_cached_makes_way() {
+    let site = writes_beside("true");
+    site.write("owner.toml", &owner(30 * 1024));
+    // Here, as users have it, what nobody keeps stays as cache.
+    let with_cache = |arguments: &[&str]| {
+        let mut command = site.command(arguments);
+        command.env("TARN_CACHE", "100");
+        Ran::of(command.output().expect("tarn starts"))
+    };
+    with_cache(&["run", "owner.toml", "--tier", &site.options[1]]).exits(0);
+    site.tarn(&["data", "ls"]).exits(0).says("cache ");
+    plan(&site).exits(0);
+    site.run().exits(0);
+    assert!(site.read("res/text").ends_with(" 31457280\n"));
+    assert!(!site.tarn(&["data", "ls"]).exits(0).out.contains("cache "));
+}

@@ -133,11 +133,11 @@ pub fn held_by_others(root: &Path, workspace: &str) -> u64 {
     others.map(Claim::lasting).fold(0, u64::saturating_add)
 }
 
-/// Bytes of the tier at `root` that are accounted to a workspace.
+/// Bytes of the tier at `root` that are accounted to a workspace, without what goes when others need the space.
 pub fn held_of(root: &Path, workspace: &str) -> u64 {
     let all = claims(root).into_iter();
     let own = all.filter(|c| c.workspace == workspace && c.counts(root));
-    own.map(|c| c.weight()).fold(0, u64::saturating_add)
+    own.map(|c| c.lasting()).fold(0, u64::saturating_add)
 }
 
 /// Bytes on the tier at `root` that are accounted to any workspace: they count as room of the tier that is taken,
