@@ -10,6 +10,7 @@ use crate::policy::Policy;
 use crate::units::Nanos;
 use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Something that happened in the world.
@@ -98,7 +99,8 @@ pub enum Event {
     },
     /// The run goes on after an interruption: nothing that was running still runs.
     Resumed {
-        /// The replicas that were found, whole, where the log says they should be. All others are lost.
+        /// The replicas that were found, whole, where the log says they should be. All others are lost. Of what belongs to
+        /// other workflows the same, but older logs do not have it: all of it is there where nothing of a part is named.
         found: Vec<(PartRef, Place)>,
     },
     /// A node is lost: what is on it cannot be read, nothing can be done there. What runs on it or moves from or to it is
@@ -252,13 +254,36 @@ impl PriorData {
     }
 }
 
+/// The replicas that belong to other workflows, and whether each is among what was `found` at a resumption. Nothing of a part of which
+/// nothing was.
+pub fn of_others(
+    prior: &[PriorData],
+    found: &[(PartRef, Place)],
+) -> BTreeMap<(PartRef, Place), bool> {
+    let parts = prior.iter().flat_map(PriorData::parts);
+    let places = parts.flat_map(|(name, part)| {
+        let place = move |(spot, _): &_| ((name, Place::Node(*spot)), false);
+        part.at.iter().map(place)
+    });
+    let mut all: BTreeMap<_, _> = places.collect();
+    let mut seen = BTreeSet::new();
+    for at in found {
+        if let Some(is_found) = all.get_mut(at) {
+            *is_found = true;
+            seen.insert(at.0);
+        }
+    }
+    all.retain(|(name, _), _| seen.contains(name));
+    all
+}
+
 /// The content hash of a version (or of some of its parts): of the parts' classes and hashes, whatever
 /// their order.
 pub fn version_hash<'a>(
     parts: impl IntoIterator<Item = (&'a crate::part::PartClass, Hash)>,
 ) -> Hash {
     let mut h = crate::hash::Hasher::new();
-    let sorted: std::collections::BTreeSet<_> = parts.into_iter().collect();
+    let sorted: BTreeSet<_> = parts.into_iter().collect();
     for (class, hash) in sorted {
         match class {
             crate::part::PartClass::Whole => h.field(b"w"),

@@ -9,7 +9,7 @@ pub use model::*;
 pub use nodes::NodeLoss;
 
 use crate::action::{Action, Do, Outcome, Subject};
-use crate::event::{Ended, Event, Failure, Output, Start, Usage, version_hash};
+use crate::event::{Ended, Event, Failure, Output, Start, Usage, of_others, version_hash};
 use crate::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
 use crate::reason::Reason;
@@ -328,7 +328,13 @@ impl History {
         for points in self.fill.values_mut() {
             push_point(points, now, 0);
         }
-        for (part, place) in found.iter().filter(|(_, place)| *place != Place::Source) {
+        let prior_data = self
+            .start
+            .as_ref()
+            .map_or(&[][..], |s| s.prior_data.as_slice());
+        let others = of_others(prior_data, found);
+        let own = |at: &&(PartRef, Place)| at.1 != Place::Source && !others.contains_key(*at);
+        for (part, place) in found.iter().filter(own) {
             let Some(info) = self.parts.get(part) else {
                 continue;
             };

@@ -315,10 +315,10 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let known = history.parts.iter();
     let known = known.map(|(part, info)| (*part, info.clone()));
     world.know(known.collect()).exit(Exit::State)?;
-    others.whole(&state, &begun.workspace, &mut *world)?;
+    let whole = others.whole(&state, &begun.workspace, &mut *world)?;
     let mut wanted = engine.replicas();
     wanted.extend(out_of_reach(&history));
-    let found = world.inventory(&wanted).exit(Exit::State)?;
+    let mut found = world.inventory(&wanted).exit(Exit::State)?;
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found
         .iter()
@@ -338,6 +338,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         resumed: true,
     };
     kept::tidy(&mut *world, &mut catalogue, &mut left, &staying)?;
+    found.extend(others::replicas(&whole));
     let session = Session {
         journal: opened.writer,
         engine,

@@ -369,3 +369,46 @@ fn what_its_workflow_has_cached_makes_way() {
     assert!(site.read("res/text").ends_with(" 31457280\n"));
     assert!(!site.tarn(&["data", "ls"]).exits(0).out.contains("cache "));
 }
+
+#[test]
+fn a_resumed_run_reads_none_that_was_removed_meanwhile() {
+    let more =
+        "stat -c %i $TARN_genome/genome > $TARN_WORKFLOW_DIR/was; test -e $TARN_WORKFLOW_DIR/go";
+    let site = Site::new(&reads("genome", more)).with(&["--nodes", "2"]);
+    let text = "name = \"owner\"\n[data.genome]\nkeep = \"forever\"\ncopies = 2\n[[step]]\nname = \"m\"\nout = [\"genome\"]\n\
+                run = \"echo ACGT > $TARN_genome/genome\"\n";
+    site.write("owner.toml", text);
+    let mut all = site.run_arguments();
+    all[1] = "owner.toml";
+    site.tarn(&all).exits(0);
+    site.run().exits(1);
+    let is_read = |file: &PathBuf| {
+        let inode = fs::metadata(file).expect("there").ino();
+        site.read("was") == format!("{inode}\n")
+    };
+    let rows = site
+        .tarn(&["data", "where", "genome", "--json"])
+        .exits(0)
+        .out;
+    let rows = rows.lines().map(|l| serde_json::from_str(l).expect("JSON"));
+    let files = rows.map(|r: serde_json::Value| {
+        PathBuf::from(r["path"].as_str().expect("a path")).join("genome")
+    });
+    let files: Vec<PathBuf> = files.collect();
+    assert_eq!(files.len(), 2);
+    let read = files
+        .iter()
+        .find(|file| is_read(file))
+        .expect("one of them");
+    fs::remove_dir_all(read.parent().expect("a folder")).expect("its owner may");
+    site.write("go", "");
+    site.tarn(&["resume", "use-1"])
+        .exits(0)
+        .says("was changed or damaged and is not used");
+    assert_eq!(site.read("res/text"), "ACGT\n");
+    let log = site.log();
+    let resumed = log.iter().position(|r| r["event"] == "resumed");
+    let since = &log[resumed.expect("it was resumed")..];
+    let ended: Vec<_> = since.iter().filter(|r| r["event"] == "ended").collect();
+    assert_eq!(ended.len(), 1, "nothing has failed: {ended:?}");
+}

@@ -22,6 +22,17 @@ pub(crate) struct Replica {
     pub(crate) is_others: bool,
 }
 
+impl Replica {
+    /// One of another workflow.
+    pub(crate) const OF_OTHERS: Self = Self {
+        state: ReplicaState::Present,
+        stored: 0,
+        pins: 1,
+        staged: false,
+        is_others: true,
+    };
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplicaState {
     Incoming(TransferId),
@@ -268,6 +279,18 @@ impl Data {
         self.version_mut(p.data, p.version)
             .parts
             .get_mut(&(p.origin, p.seq))
+    }
+
+    /// Somebody has looked at a replica of another workflow: only a whole one is there.
+    pub(crate) fn see_others(&mut self, p: PartRef, at: &Place, is_whole: bool) {
+        let Some(part) = self.part_mut(p) else {
+            return;
+        };
+        if is_whole {
+            part.replicas.insert(at.clone(), Replica::OF_OTHERS);
+        } else {
+            part.replicas.remove(at);
+        }
     }
 
     pub(crate) fn replica_mut(&mut self, p: PartRef, at: &Place) -> Option<&mut Replica> {

@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::steps::{Instance, Progress};
 use std::collections::BTreeMap;
 use tarn_base::action::Subject;
-use tarn_base::event::Output;
+use tarn_base::event::{Output, of_others};
 use tarn_base::id::{DataId, InstanceId, StepId};
 use tarn_base::part::{PartClass, PartRef, Place};
 use tarn_base::pattern::EntryPattern;
@@ -632,7 +632,12 @@ impl State {
             }
         }
         let were_there = self.forget_replicas();
-        for (name, place) in found {
+        let others = of_others(&self.start.prior_data, found);
+        for ((name, place), is_whole) in &others {
+            self.data.see_others(*name, place, *is_whole);
+        }
+        let own = |at: &&(PartRef, Place)| !others.contains_key(*at);
+        for (name, place) in found.iter().filter(own) {
             match place {
                 Place::Node(spot) if self.was_to_run_again(*name) => self.strayed(*name, *spot),
                 _ => self.found(*name, place),
@@ -696,7 +701,7 @@ impl State {
                     there.push(name);
                 }
                 for replica in part.replicas.values_mut() {
-                    // Of those of other workflows it was seen that they are whole.
+                    // Those of other workflows too, but for what is found out about them.
                     replica.state = ReplicaState::Present;
                     replica.pins = u32::from(replica.is_others);
                 }

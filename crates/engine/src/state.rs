@@ -351,16 +351,11 @@ impl State {
     fn take_from_others(&mut self, prior: &PriorData) {
         let version = self.data.version_mut(prior.data, 0);
         for part in &prior.parts {
-            let replica = Replica {
-                state: ReplicaState::Present,
-                stored: 0,
-                pins: 1,
-                staged: false,
-                is_others: true,
-            };
             let places = part.at.iter().map(|(spot, _)| Place::Node(*spot));
             let mut known = Part::new(part.info.clone());
-            known.replicas.extend(places.map(|at| (at, replica)));
+            known
+                .replicas
+                .extend(places.map(|at| (at, Replica::OF_OTHERS)));
             version.parts.insert((0, part.info.seq), known);
         }
         version.sealed = true;

@@ -189,3 +189,21 @@ fn who_does_not_need_what_was_lost_goes_on() {
     // With `fail_fast` what has a place by then may run, and nothing after it.
     assert!(!loses_it(text, true).2.contains(&2));
 }
+
+#[test]
+fn a_resumed_run_reads_what_was_found_and_all_where_an_older_log_says_nothing() {
+    let (mut hand, _) = Hand::begin(&reads("data", &[0, 1]));
+    let place = |node| (genome(), Place::Node(spot(node)));
+    for (found, is_read) in [
+        (vec![], true),
+        (vec![place(1)], false),
+        (vec![place(0), place(1)], true),
+    ] {
+        let actions = hand.says(Event::Resumed { found });
+        let is_of_genome = |d: &Do| matches!(d, Do::Evict { part, .. } if *part == genome());
+        assert!(!actions.iter().any(|a| is_of_genome(&a.what)));
+        let runs = runs_in(&actions);
+        let mut views = runs.iter().flat_map(|r| r.views.iter().flatten().flatten());
+        assert_eq!(views.any(|v| v.spot == spot(0)), is_read, "{runs:?}");
+    }
+}

@@ -208,6 +208,15 @@ fn tier_mut(cluster: &mut Cluster, spot: Spot) -> Option<&mut Tier> {
     node.tiers.get_mut(spot.tier.at())
 }
 
+/// All replicas, as the run names them.
+pub(crate) fn replicas(data: &[PriorData]) -> impl Iterator<Item = (PartRef, Place)> {
+    let parts = data.iter().flat_map(PriorData::parts);
+    parts.flat_map(|(name, part)| {
+        let place = move |(spot, _): &_| (name, Place::Node(*spot));
+        part.at.iter().map(place)
+    })
+}
+
 fn damaged(prior: &PriorData, at: Option<&Path>) -> CliError {
     let text = format!(
         "`{0}` of workflow {1} is damaged or was changed since: no whole replica is left of {2}; nothing was started. \

@@ -4,7 +4,7 @@ use super::partitions::Kept;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Outcome, Run};
 use tarn_base::cluster::Cluster;
-use tarn_base::event::{PriorInstance, Start};
+use tarn_base::event::{PriorData, PriorInstance, Start};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
@@ -52,6 +52,8 @@ pub(super) struct Account {
     pub(super) strays: BTreeMap<(PartRef, Spot), (StoreKey, u64)>,
     /// Copies that belong to other workflows.
     pub(super) others: BTreeSet<(PartRef, Place)>,
+    /// What the run was told of them.
+    pub(super) prior_data: Vec<PriorData>,
     pub(super) listed: BTreeSet<DataId>,
     pub(super) failed_lists: BTreeSet<DataId>,
     /// Instances whose outputs are made, and need not be made again.
@@ -101,6 +103,7 @@ impl Account {
             copies: BTreeMap::new(),
             strays: BTreeMap::new(),
             others: BTreeSet::new(),
+            prior_data: start.prior_data.clone(),
             listed: BTreeSet::new(),
             failed_lists: BTreeSet::new(),
             done: BTreeSet::new(),

@@ -2,7 +2,7 @@
 
 use super::account::{Account, State};
 use super::{Broken, rule};
-use tarn_base::event::{Ended, Event, Output, Whole, version_hash};
+use tarn_base::event::{Ended, Event, Output, Whole, of_others, version_hash};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place};
@@ -257,7 +257,17 @@ impl Account {
             let is_others = |at: &Place| others.contains(&(*part, at.clone()));
             copies.retain(|place, _| *place == Place::Source || is_others(place));
         }
-        for (part, at) in found {
+        let others = of_others(&self.prior_data, found);
+        for ((part, at), is_whole) in &others {
+            if *is_whole {
+                self.others.insert((*part, at.clone()));
+                self.add(*part, at.clone(), State::There, 0);
+            } else {
+                self.evicted(*part, at);
+            }
+        }
+        let own = |at: &&(PartRef, Place)| !others.contains_key(*at);
+        for (part, at) in found.iter().filter(own) {
             let info = self.parts.get(part);
             let stored = match at {
                 Place::Node(_) => info.map_or(0, |i| i.stored),
