@@ -412,3 +412,29 @@ fn a_resumed_run_reads_none_that_was_removed_meanwhile() {
     let ended: Vec<_> = since.iter().filter(|r| r["event"] == "ended").collect();
     assert_eq!(ended.len(), 1, "nothing has failed: {ended:?}");
 }
+
+#[test]
+fn what_others_have_only_left_is_not_meant() {
+    let site = site("genome", "");
+    // It fails after it has made one.
+    let left = "name = \"a\"\n[data.genome]\n[data.o]\n[[step]]\nname = \"m\"\nout = [\"genome\"]\nrun = \"echo TTTT > $TARN_genome/genome\"\n\
+                [[step]]\nname = \"n\"\nin = [\"genome\"]\nout = [\"o\"]\nrun = \"false\"\n";
+    site.write("a.toml", left);
+    site.tarn(&["run", "a.toml", "--tier", &site.options[1]])
+        .exits(1);
+    site.run().exits(7).says("is not kept any more");
+    put(&site, "genome").exits(0);
+    site.tarn(&["data", "ls"]).exits(0).says("next run");
+    plan(&site).exits(0);
+    site.run().exits(0);
+    assert_eq!(site.read("res/text"), "ACGT\n");
+    site.tarn(&["data", "verify", "genome"])
+        .exits(0)
+        .says("whole");
+    site.tarn(&["data", "get", "genome", "got"]).exits(0);
+    assert_eq!(site.read("got/genome"), "ACGT\n");
+    // Which is to be removed must be clear.
+    site.tarn(&["data", "rm", "genome"])
+        .exits(2)
+        .says("both a and put-genome");
+}

@@ -122,7 +122,20 @@ impl Held {
         let is_meant = |r: &&DatasetRow| {
             workflow.is_none_or(|w| w == r.workflow) && but.is_none_or(|b| b != r.workflow)
         };
-        let mut named = known.iter().filter(|r| r.dataset == dataset && is_meant(r));
+        let named = known.iter().filter(|r| r.dataset == dataset && is_meant(r));
+        let mut named: Vec<&DatasetRow> = named.collect();
+        // What is kept comes before what a run has only left there. To change something it must be clear which is meant, but for what
+        // is cached: that may go at any time.
+        let wall = crate::run::wall();
+        let is_usable = |at: &StoredAt| but.is_none() || matches!(at, StoredAt::Node { .. });
+        let comes_first = |r: &DatasetRow| match is_only_read {
+            true => r.is_kept(wall) && is_usable(&r.at),
+            false => !r.is_cached(),
+        };
+        if named.iter().any(|r| comes_first(r)) {
+            named.retain(|r| comes_first(r));
+        }
+        let mut named = named.into_iter();
         let Some(first) = named.next() else {
             let mut names: Vec<_> = known.iter().map(|r| r.dataset.as_str()).collect();
             names.dedup();
@@ -158,12 +171,16 @@ impl Held {
             .replicas(&first.workflow, Some(dataset))
             .exit(Exit::State)?;
         // What was cached may have made way since.
-        let wall = crate::run::wall();
         let all: Vec<_> = all
             .into_iter()
             .filter(|r| !r.is_cached(wall) || !is_here(&r.at) || r.path().exists())
             .collect();
-        let newest = all.iter().map(|r| r.version).max().unwrap_or(0);
+        // A run of another workflow reads what is kept, whatever is left there beside it.
+        let is_kept = |r: &&ReplicaRow| r.is_kept(wall) && is_usable(&r.at);
+        let kept = all.iter().filter(is_kept).filter(|_| but.is_some());
+        let newest = kept.map(|r| r.version).max();
+        let newest = newest.or_else(|| all.iter().map(|r| r.version).max());
+        let newest = newest.unwrap_or(0);
         let rows = all.into_iter().filter(|r| r.version == newest).collect();
         Ok(Self {
             state,

@@ -135,6 +135,11 @@ pub struct DatasetRow {
 }
 
 impl DatasetRow {
+    /// Whether somebody asks to keep all of it at `wall` (seconds since 1970).
+    pub fn is_kept(&self, wall: u64) -> bool {
+        self.kept && self.kept_until.is_none_or(|until| until > wall)
+    }
+
     /// Whether some of it is there as cache: nobody asks to keep it, and no run waits for it.
     pub fn is_cached(&self) -> bool {
         !self.kept && self.kept_until.is_some()
