@@ -422,7 +422,7 @@ fn what_others_have_only_left_is_not_meant() {
     site.write("a.toml", left);
     site.tarn(&["run", "a.toml", "--tier", &site.options[1]])
         .exits(1);
-    site.run().exits(7).says("is not kept any more");
+    site.run().exits(7).says("is not kept");
     put(&site, "genome").exits(0);
     site.tarn(&["data", "ls"]).exits(0).says("next run");
     plan(&site).exits(0);
