@@ -7,6 +7,8 @@ cd "$(dirname "$(realpath "$0")")/.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
 tarn_built debug
+# Nothing is to be left on the tier.
+export TARN_CACHE=0
 work=$(mktemp -d "${TMPDIR:-/tmp}/montage-check.XXXXXX")
 tier=$(mktemp -d /dev/shm/montage-check.XXXXXX)
 trap 'rm -rf "$work" "$tier"' EXIT

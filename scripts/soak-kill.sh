@@ -9,6 +9,8 @@ seed=$2
 cd "$(dirname "$(realpath "$0")")/.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
+# Nothing is to be left on the tier.
+export TARN_CACHE=0
 tarn_built release
 # Longer than the workflow takes, so that some kills come late and some runs get through.
 longest_ms=${LONGEST_MS:-8000}
