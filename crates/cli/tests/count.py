@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """count.py STEPS PAUSE [wait|tcp|alone PORT [daemon]|daemon|hold BYTES|ghost BYTES]: counts, with files, pipes, a child, a thread, a timer and clocks, and
 knows nothing of images. Whatever of these does not go on where it was, it stops, or its results are wrong. When it is alone, so do connections,
-shared memory and a terminal, and it reaches nobody else."""
+shared memory and a terminal, and it reaches nobody else. With `wait` or `alone PORT` it counts beyond STEPS until the file `go` is there: however slow
+the machine is, it has not ended before its test lets it."""
+import itertools
 import mmap
 import os
 import pty
@@ -59,7 +61,7 @@ else:
     ask, answer = os.fdopen(to_child[1], "w", buffering=1), os.fdopen(from_parent[0])
 
 waiting, done = queue.Queue(), queue.Queue()
-threading.Thread(target=lambda: [done.put(waiting.get() + 1) for _ in range(steps)], daemon=True).start()
+threading.Thread(target=lambda: [done.put(waiting.get() + 1) for _ in itertools.count()], daemon=True).start()
 
 if more[:1] == ["tcp"]:
     listening = socket.create_server(("127.0.0.1", 0))
@@ -88,10 +90,11 @@ total = tempfile.TemporaryFile("w+")
 os.mkfifo("pipe", 0o620)
 with open(os.path.join(result, "begun"), "a") as begun:
     print("begun", file=begun)
-for number in range(steps):
-    # The test is not done with it: however slow the machine is, it is still there.
-    while (more[:1] == ["wait"] or len(more) == 2 and alone) and number == steps - 1 and not os.path.exists(os.environ["TARN_WORKFLOW_DIR"] + "/go"):
-        time.sleep(0.01)
+waits = more[:1] == ["wait"] or len(more) == 2 and alone
+for number in itertools.count():
+    if number >= steps and (not waits or os.path.exists(os.environ["TARN_WORKFLOW_DIR"] + "/go")):
+        steps = number
+        break
     deadline, before = time.monotonic() + pause, ticks
     while time.monotonic() < deadline or ticks == before:
         time.sleep(0.002)

@@ -216,7 +216,7 @@ impl Counting {
     /// Waits until this attempt has gone on for some steps after its newest image.
     fn goes_on(&self, attempt: u64) {
         let count = || self.printed(attempt).last().copied().unwrap_or(0);
-        let enough = (count() + 3).min(self.steps - 2);
+        let enough = count() + 3;
         until("it goes on", || count() >= enough);
     }
 
@@ -245,6 +245,27 @@ impl Counting {
         self.site.write("go", "");
     }
 
+    /// What the step and tarn have written last, and what is left of its processes: why a test has failed.
+    fn tell(&self) {
+        let mut all = Vec::new();
+        files(&self.site.path(".tarn/runs"), &mut all);
+        let told = |p: &&PathBuf| p.extension().is_some_and(|e| e == "log");
+        for path in all.iter().filter(told) {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<_> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(20)..];
+            eprintln!("{}:\n{}", path.display(), last.join("\n"));
+        }
+        for pid in self.processes() {
+            let file = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            let text = [file("cmdline"), file("wchan"), file("status")].concat();
+            eprintln!(
+                "{pid}: {}",
+                String::from_utf8_lossy(&text).replace('\0', " ")
+            );
+        }
+    }
+
     /// Kills a rank, of which mpirun then ends the others; or all of them at once.
     fn kill_ranks(&self, all: bool) {
         let first = self.program().expect("it runs");
@@ -271,15 +292,23 @@ impl Counting {
         kill_process(pid, Signal::KILL).expect("kill");
     }
 
+    /// How many steps its result has: as many as it should at least, each once and in order.
+    #[track_caller]
+    fn counted(&self) -> u64 {
+        let numbers = self.site.read("result/numbers");
+        let steps = numbers.lines().count() as u64;
+        assert!(self.steps <= steps, "{steps} steps of {}", self.steps);
+        let right: String = (0..steps).map(|n| format!("{n} {}\n", n * n)).collect();
+        assert_eq!(numbers, right);
+        steps
+    }
+
     /// The result is that of a program that nobody has disturbed, and it was begun once.
     #[track_caller]
     fn is_right(&self, attempts: u64) {
-        let numbers: String = (0..self.steps)
-            .map(|n| format!("{n} {}\n", n * n))
-            .collect();
-        assert_eq!(self.site.read("result/numbers"), numbers);
+        let steps = self.counted();
         assert_eq!(self.site.read("result/begun"), "begun\n");
-        let sum: u64 = (0..self.steps).map(|n| n * n).sum();
+        let sum: u64 = (0..steps).map(|n| n * n).sum();
         assert_eq!(self.site.read("result/total"), format!("{sum}\n"));
         let mut before = self.printed(1);
         assert_eq!(before.first(), Some(&0));
@@ -293,7 +322,7 @@ impl Counting {
             );
             before = printed;
         }
-        assert_eq!(before.last(), Some(&(self.steps - 1)));
+        assert_eq!(before.last(), Some(&(steps - 1)));
         assert!(self.printed(attempts + 1).is_empty());
     }
 }
@@ -301,6 +330,9 @@ impl Counting {
 impl Drop for Counting {
     /// A test that has failed leaves nothing that waits for it: neither tarn nor the step name another folder.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell();
+        }
         for pid in named(&self.site.dir.path().display().to_string()) {
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -333,7 +365,7 @@ fn kill_all(child: Child) {
 
 #[test]
 fn a_program_that_is_killed_twice_goes_on_from_its_images() {
-    let Some(counting) = Counting::new(240, "200ms", "wait") else {
+    let Some(counting) = Counting::new(40, "200ms", "wait") else {
         return;
     };
     let child = counting.run();
@@ -357,7 +389,7 @@ fn a_program_that_is_killed_twice_goes_on_from_its_images() {
 /// Its clocks must go on too: the machine is one that has just been started.
 #[test]
 fn after_kill_9_of_tarn_it_goes_on_though_the_machines_clock_has_gone_back() {
-    let Some(counting) = Counting::new(160, "200ms", "wait") else {
+    let Some(counting) = Counting::new(40, "200ms", "wait") else {
         return;
     };
     let mut command = Command::new("unshare");
@@ -384,7 +416,7 @@ fn after_kill_9_of_tarn_it_goes_on_though_the_machines_clock_has_gone_back() {
 /// The newest image has lost its last bytes, another was being taken: neither is used.
 #[test]
 fn after_a_loss_of_power_it_goes_on_from_the_newest_image_that_is_whole() {
-    let Some(counting) = Counting::new(160, "1s", "wait") else {
+    let Some(counting) = Counting::new(40, "1s", "wait") else {
         return;
     };
     let child = counting.run();
@@ -425,7 +457,7 @@ fn after_a_loss_of_power_it_goes_on_from_the_newest_image_that_is_whole() {
 
 #[test]
 fn a_kill_while_an_image_is_taken_leaves_the_one_before() {
-    let Some(counting) = Counting::new(160, "200ms", "wait") else {
+    let Some(counting) = Counting::new(40, "200ms", "wait") else {
         return;
     };
     let child = counting.run();
@@ -475,7 +507,7 @@ fn stop(pid: Pid) -> bool {
 /// CRIU is gone while it holds the processes: whatever becomes of them, the result is right.
 #[test]
 fn a_kill_of_criu_does_no_harm() {
-    let Some(counting) = Counting::new(160, "200ms", "wait") else {
+    let Some(counting) = Counting::new(40, "200ms", "wait") else {
         return;
     };
     let child = counting.run();
@@ -485,14 +517,13 @@ fn a_kill_of_criu_does_no_harm() {
     Ran::end(child)
         .exits(0)
         .says("no image of its processes was taken, it goes on");
-    let numbers: String = (0..160).map(|n| format!("{n} {}\n", n * n)).collect();
-    assert_eq!(counting.site.read("result/numbers"), numbers);
+    counting.counted();
 }
 
 /// Connections that it held would never be heard of again.
 #[test]
 fn a_kill_of_criu_ends_a_step_that_is_alone() {
-    let Some((counting, _port)) = alone(160, "200ms") else {
+    let Some((counting, _port)) = alone(40, "200ms") else {
         return;
     };
     let child = counting.run();
@@ -516,7 +547,7 @@ fn alone(steps: u64, images: &str) -> Option<(Counting, std::net::TcpListener)> 
 /// What it has with itself by TCP, in shared memory and at a terminal is as it was, and nothing of it is this machine's.
 #[test]
 fn a_step_that_is_alone_goes_on_with_its_connections_and_shared_memory() {
-    let Some((counting, _port)) = alone(240, "200ms") else {
+    let Some((counting, _port)) = alone(40, "200ms") else {
         return;
     };
     let counting = counting.in_memory();
@@ -539,7 +570,7 @@ fn a_step_that_is_alone_goes_on_with_its_connections_and_shared_memory() {
 
 /// A rank is killed, then all of them at once, then tarn.
 fn mpi_goes_on(kind: &str) {
-    let Some(counting) = Counting::of_mpi(kind, 320, "300ms", "") else {
+    let Some(counting) = Counting::of_mpi(kind, 40, "300ms", "") else {
         return;
     };
     let child = counting.run();
@@ -698,13 +729,13 @@ fn is_root() -> bool {
 
 #[test]
 fn an_ordinary_user_has_images_too() {
-    let counting = is_root().then(|| Counting::new(160, "200ms", "wait"));
+    let counting = is_root().then(|| Counting::new(40, "200ms", "wait"));
     counting.flatten().into_iter().for_each(as_nobody);
 }
 
 #[test]
 fn an_ordinary_user_has_images_of_steps_that_are_alone() {
-    let counting = is_root().then(|| alone(160, "200ms")).flatten();
+    let counting = is_root().then(|| alone(40, "200ms")).flatten();
     if let Some((counting, _port)) = counting {
         as_nobody(counting);
     }
@@ -712,7 +743,7 @@ fn an_ordinary_user_has_images_of_steps_that_are_alone() {
 
 #[test]
 fn an_ordinary_user_has_images_of_openmpi() {
-    let counting = is_root().then(|| Counting::of_mpi("openmpi", 160, "300ms", ""));
+    let counting = is_root().then(|| Counting::of_mpi("openmpi", 40, "300ms", ""));
     counting.flatten().into_iter().for_each(as_nobody);
 }
 
@@ -720,6 +751,6 @@ fn an_ordinary_user_has_images_of_openmpi() {
 #[test]
 fn an_ordinary_user_has_images_of_mpich_by_tcp() {
     let settings = "env = { UCX_TLS = \"tcp,self\", MPIR_CVAR_NOLOCAL = \"1\" }\n";
-    let counting = is_root().then(|| Counting::of_mpi("mpich", 160, "300ms", settings));
+    let counting = is_root().then(|| Counting::of_mpi("mpich", 40, "300ms", settings));
     counting.flatten().into_iter().for_each(as_nobody);
 }

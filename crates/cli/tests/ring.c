@@ -1,6 +1,6 @@
-// ring STEPS: two ranks or more of MPI, which know nothing of images, and count as count.py does. Each step
-// sends an array through all of them, long enough not to go through a buffer at once, and every number of it
-// must be right.
+// ring STEPS: two ranks or more of MPI, which know nothing of images, and count as count.py does: beyond STEPS
+// until the file `go` is there. Each step sends an array through all of them, long enough not to go through a
+// buffer at once, and every number of it must be right.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +19,10 @@ static FILE *append(const char *name) {
     return file;
 }
 
-static void wait_until_it_may_end(void) {
+static int may_end(void) {
     char path[4096];
     snprintf(path, sizeof path, "%s/go", getenv("TARN_WORKFLOW_DIR"));
-    while (access(path, F_OK))
-        usleep(10000);
+    return access(path, F_OK) == 0;
 }
 
 // Rank 0 begins with the step, rank 1 takes it times itself, the others hand it on.
@@ -59,9 +58,11 @@ int main(int argc, char **argv) {
         fclose(begun);
         lines = append("numbers");
     }
-    for (long step = 0; step < steps; step++) {
-        if (rank == 0 && step == steps - 1)
-            wait_until_it_may_end();
+    for (long step = 0;; step++) {
+        int ends = step >= steps && may_end();
+        MPI_Bcast(&ends, 1, MPI_INT, 0, MPI_COMM_WORLD);
+        if (ends)
+            break;
         usleep(PAUSE);
         long square = through_all(rank, ranks, step), least;
         MPI_Allreduce(&square, &least, 1, MPI_LONG, MPI_MIN, MPI_COMM_WORLD);
