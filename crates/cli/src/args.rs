@@ -364,12 +364,12 @@ pub(crate) enum DataCommand {
     },
     /// Where the replicas of a dataset are
     Where {
-        /// The dataset
+        /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
     },
     /// Read all replicas of a dataset again, and compare them with what was published
     Verify {
-        /// The dataset
+        /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
         /// As this run has made it [default: the newest that has made any of it]
         #[arg(long)]
@@ -399,7 +399,7 @@ pub(crate) enum DataCommand {
     /// Copy a dataset out of the nodes (of one whose step has not ended well in all instances: what the others have made, with exit
     /// code 1); with --object, an object out of the node's store, or from another node into it
     Get {
-        /// The dataset, or the object's key
+        /// The dataset (`mesh`, `foam/mesh`), or the object's key
         dataset: String,
         /// A folder (of an object: a file) that does not exist yet [default of an object: none; its verified file is named];
         /// or of a dataset a tree of an object store outside, `s3://BUCKET/PREFIX/`, where nothing is yet
@@ -445,7 +445,7 @@ pub(crate) enum DataCommand {
     },
     /// Remove a dataset from the nodes, or what dead runs have left there; with --object, an object from the node's store
     Rm {
-        /// The dataset, or the object's key
+        /// The dataset (`mesh`, `foam/mesh`), or the object's key
         #[arg(required_unless_present = "orphans")]
         dataset: Option<String>,
         #[command(flatten)]
@@ -459,23 +459,23 @@ pub(crate) enum DataCommand {
         /// inside an allocation on its nodes
         #[arg(long, conflicts_with_all = ["dataset", "object"])]
         orphans: bool,
-        /// The site's (docs/site.md), which names with `/` mean anyhow
+        /// The site's (docs/site.md): names with a `/` that no run here has mean those anyhow
         #[arg(long, conflicts_with = "object")]
         site: bool,
     },
     /// Keep a dataset until somebody removes it
     Pin {
-        /// The dataset
+        /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
     },
     /// Let a dataset go now that nobody needs it: the opposite of `pin`
     Release {
-        /// The dataset
+        /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
     },
     /// Copy a dataset to the external store, verify it there and free its place on the nodes
     Drain {
-        /// The dataset
+        /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
         /// A folder that does not exist yet, or a tree of an object store where nothing is yet: `s3://BUCKET/PREFIX/`
         dest: PathBuf,

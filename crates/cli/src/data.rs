@@ -95,12 +95,12 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
                 "versions of objects are numbered from 1 on",
             )),
             Some(key) if object.object => objects::remove(object.store.as_deref(), key, *number),
-            Some(dataset) if *site || site::is_named(dataset) => {
+            Some(dataset) if *site || is_sites(cli, dataset) => {
                 site::remove(&site::named(dataset)?, *number)
             }
             Some(_) if number.is_some() => Err(CliError::new(
                 Exit::Usage,
-                "`--number` is of objects (`--object`), and of a site's datasets (`WORKFLOW/DATASET`)",
+                "`--number` is of objects (`--object`), and of a site's datasets (`--site`)",
             )),
             Some(dataset) => Held::find(cli, dataset)?.remove(),
             None if *site || site::is_here() && state::here(cli).is_err() => {
@@ -108,10 +108,10 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             }
             None => crate::run::orphans::remove(cli),
         },
-        DataCommand::Pin { dataset } if site::is_named(dataset) => {
+        DataCommand::Pin { dataset } if is_sites(cli, dataset) => {
             site::keep(&site::named(dataset)?, "forever")
         }
-        DataCommand::Release { dataset } if site::is_named(dataset) => {
+        DataCommand::Release { dataset } if is_sites(cli, dataset) => {
             site::release(&site::named(dataset)?)
         }
         DataCommand::Pin { dataset } => {
@@ -143,6 +143,11 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             held.remove()
         }
     }
+}
+
+/// Whether a site's dataset is meant: `WORKFLOW/DATASET` is one of the runs here, if they have one of that name.
+fn is_sites(cli: &Cli, name: &str) -> bool {
+    site::is_named(name) && !Held::is_of_runs_here(cli, name)
 }
 
 fn place(at: &StoredAt) -> String {

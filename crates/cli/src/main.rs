@@ -34,10 +34,11 @@ mod whole;
 mod workflow;
 
 use args::{BenchCommand, Cli, Command};
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 use error::{CliError, CliResult};
 use print::say;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
 
@@ -79,6 +80,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
+            if let Some(variable) = of_environment(&e) {
+                say!("note: the value is that of the environment variable {variable}");
+            }
             return ExitCode::from(if e.use_stderr() { Exit::Usage as u8 } else { 0 });
         }
     };
@@ -93,6 +97,39 @@ fn ended(result: CliResult) -> ExitCode {
             ExitCode::from(e.exit as u8)
         }
     }
+}
+
+/// The environment variable that has said a value which an option does not take.
+fn of_environment(e: &clap::Error) -> Option<String> {
+    let text = |kind| match e.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (option, value) = (
+        text(ContextKind::InvalidArg)?,
+        text(ContextKind::InvalidValue)?,
+    );
+    let option = option.split_whitespace().next()?;
+    // Who writes `--option` sees where the value is from.
+    let is_given = |word: OsString| word.to_string_lossy().split('=').next() == Some(option);
+    let name = option.strip_prefix("--")?;
+    let variable = variable(&Cli::command(), name, value)?;
+    (!std::env::args_os().any(is_given)).then_some(variable)
+}
+
+/// The variable that says this value of this option, of whichever command.
+fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
+    let says = |arg: &clap::Arg| {
+        let variable = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
+        let said = std::env::var_os(variable)?;
+        (said == value).then(|| variable.to_string_lossy().into_owned())
+    };
+    let below = || {
+        command
+            .get_subcommands()
+            .find_map(|c| variable(c, option, value))
+    };
+    command.get_arguments().find_map(says).or_else(below)
 }
 
 fn asks_for_help() -> bool {

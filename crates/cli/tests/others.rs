@@ -193,12 +193,36 @@ fn one_of_several_is_named_by_its_workflow() {
     let all = ["run", "other.toml", "--tier", &site.options[1]];
     site.tarn(&all).exits(0);
     site.run().exits(2).says("both other and put-genome");
+    let named = |name: &str| site.tarn(&["data", "where", name]);
+    named("genome")
+        .exits(2)
+        .says("both other and put-genome")
+        .says("other/genome");
+    let (others, puts) = (
+        named("other/genome").exits(0),
+        named("put-genome/genome").exits(0),
+    );
+    assert_ne!(others.out, puts.out);
+    named("put-genome/genmoe")
+        .exits(7)
+        .says("there: other/genome, put-genome/genome; did you mean `genome`?");
     site.write("workflow.toml", &reads("other/genome", ""));
     site.run().exits(0);
     assert_eq!(site.read("res/text"), "TTTT\n");
     site.write("workflow.toml", &reads("put-genome/genome", ""));
     site.run().exits(0);
     assert_eq!(site.read("res/text"), "ACGT\n");
+    site.tarn(&["data", "verify", "other/genome"]).exits(0);
+    site.tarn(&["data", "get", "other/genome", "theirs"])
+        .exits(0);
+    assert_eq!(site.read("theirs/genome"), "TTTT\n");
+    for removed in [
+        ["data", "rm", "other/genome"],
+        ["data", "release", "put-genome/genome"],
+    ] {
+        site.tarn(&removed).exits(0);
+    }
+    site.tarn(&["data", "where", "genome"]).exits(7);
 }
 
 #[test]

@@ -81,13 +81,13 @@ fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
             out.add(
                 Finding::error(
                     Code::BadValue,
-                    format!("{} is somebody else's, and has `{key}`", section.what),
+                    format!("{} is made elsewhere (`of`), and has `{key}`", section.what),
                 )
-                .at(place(value), "not yours to say")
-                .at(text.span, "it is this dataset of the site")
-                .help(
-                    "leave it out: whoever makes the dataset says it; your own copy has another name",
-                ),
+                .at(place(value), "cannot stand here")
+                .at(text.span, "the dataset that is read")
+                .help(format!(
+                    "leave `{key}` out: the workflow that makes the dataset says it; a step of yours that copies it makes a dataset of your own"
+                )),
             );
         }
     }

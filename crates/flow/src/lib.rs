@@ -39,3 +39,4 @@ pub use jobs::{StepJob, step_jobs};
 pub use notes::needs_external;
 pub use parsed::{Parsed, parse};
 pub use script::{JobScript, Script, parse_job, parse_scripts, without_directives};
+pub use suggest::did_you_mean;

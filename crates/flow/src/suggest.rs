@@ -4,7 +4,7 @@
 const MAX_CANDIDATES: usize = 10_000;
 
 /// `did you mean ...?` with the nearest of the candidates, when one is near enough to be meant.
-pub(crate) fn did_you_mean<'a>(
+pub fn did_you_mean<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {

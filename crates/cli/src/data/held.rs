@@ -51,14 +51,57 @@ pub(crate) struct Which<'a> {
 }
 
 impl<'a> Which<'a> {
-    fn named(dataset: &'a str) -> Self {
+    /// `DATASET`, or `WORKFLOW/DATASET`.
+    fn named(name: &'a str) -> Self {
+        let (workflow, dataset) = match name.split_once('/') {
+            Some((workflow, dataset)) => (Some(workflow), dataset),
+            None => (None, name),
+        };
         Self {
-            workflow: None,
+            workflow,
             but: None,
             dataset,
         }
     }
+
+    fn is(&self, row: &DatasetRow) -> bool {
+        self.dataset == row.dataset
+            && self.workflow.is_none_or(|w| w == row.workflow)
+            && self.but.is_none_or(|b| b != row.workflow)
+    }
+
+    /// What is said where there is none: those that are there, and what comes closest.
+    fn not_there(&self, known: &[DatasetRow]) -> CliError {
+        let mut names: Vec<_> = known
+            .iter()
+            .filter(|r| self.but.is_none_or(|b| b != r.workflow))
+            .map(|r| format!("{}/{}", r.workflow, r.dataset))
+            .collect();
+        names.sort();
+        names.dedup();
+        let more = names.len().saturating_sub(NAMES);
+        names.truncate(NAMES);
+        let there = match more {
+            0 if names.is_empty() => "nothing".into(),
+            0 => names.join(", "),
+            more => format!("{} and {more} more", names.join(", ")),
+        };
+        let datasets = known.iter().map(|r| r.dataset.as_str());
+        let close = tarn_flow::did_you_mean(self.dataset, datasets);
+        let meant = close.map_or(String::new(), |hint| format!("; {hint}"));
+        let whose = self
+            .workflow
+            .map_or(String::new(), |w| format!(" of workflow {w}"));
+        let text = format!(
+            "no replica of `{}`{whose} lies on the nodes; there: {there}{meant}",
+            self.dataset
+        );
+        CliError::new(Exit::NotFound, text)
+    }
 }
+
+/// How many names a message lists at most.
+const NAMES: usize = 20;
 
 /// What was found of a replica that was read again.
 pub(super) enum Replica {
@@ -100,6 +143,16 @@ struct Choice<'a> {
 }
 
 impl Held {
+    /// Whether a dataset that is named in full, `WORKFLOW/DATASET`, is one of the runs here.
+    pub(super) fn is_of_runs_here(cli: &Cli, name: &str) -> bool {
+        let known = || {
+            let catalogue = open_catalogue(&state::here(cli).ok()?).ok()?;
+            catalogue.datasets().ok()
+        };
+        let which = Which::named(name);
+        known().is_some_and(|all| all.iter().any(|r| which.is(r)))
+    }
+
     /// To change or remove it: nobody else has it meanwhile.
     pub(super) fn find(cli: &Cli, dataset: &str) -> CliResult<Self> {
         Self::of(state::here(cli)?, &Which::named(dataset), false)
@@ -112,18 +165,10 @@ impl Held {
 
     /// The newest version of a dataset, locked against whoever would change it, and unless it is only read against everybody.
     pub(crate) fn of(state: StateDir, which: &Which<'_>, is_only_read: bool) -> CliResult<Self> {
-        let Which {
-            workflow,
-            but,
-            dataset,
-        } = *which;
+        let Which { but, dataset, .. } = *which;
         let catalogue = open_catalogue(&state)?;
         let known = catalogue.datasets().exit(Exit::State)?;
-        let is_meant = |r: &&DatasetRow| {
-            workflow.is_none_or(|w| w == r.workflow) && but.is_none_or(|b| b != r.workflow)
-        };
-        let named = known.iter().filter(|r| r.dataset == dataset && is_meant(r));
-        let mut named: Vec<&DatasetRow> = named.collect();
+        let mut named: Vec<&DatasetRow> = known.iter().filter(|r| which.is(r)).collect();
         // What is kept comes before what a run has only left there. To change something it must be clear which is meant, but for what
         // is cached: that may go at any time.
         let wall = crate::run::wall();
@@ -137,25 +182,14 @@ impl Held {
         }
         let mut named = named.into_iter();
         let Some(first) = named.next() else {
-            let mut names: Vec<_> = known.iter().map(|r| r.dataset.as_str()).collect();
-            names.dedup();
-            let there = if names.is_empty() {
-                "nothing".into()
-            } else {
-                names.join(", ")
-            };
-            let whose = workflow.map_or(String::new(), |w| format!(" of workflow {w}"));
-            return Err(CliError::new(
-                Exit::NotFound,
-                format!("no replica of `{dataset}`{whose} lies on the nodes; there: {there}"),
-            ));
+            return Err(which.not_there(&known));
         };
         if let Some(other) = named.find(|r| r.workflow != first.workflow) {
             return Err(CliError::new(
                 Exit::Usage,
                 format!(
-                    "both {} and {} have a dataset `{dataset}`; use separate state folders, or in a workflow `of = \"{}/{dataset}\"`",
-                    first.workflow, other.workflow, first.workflow
+                    "both {} and {} have a dataset `{dataset}`; name it in full, such as {0}/{dataset}",
+                    first.workflow, other.workflow
                 ),
             ));
         }

@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-/// Whether a name is one of a site's datasets: no other has a `/`.
+/// Whether a dataset is named in full, as those of a site are.
 pub(super) fn is_named(name: &str) -> bool {
     name.contains('/')
 }
