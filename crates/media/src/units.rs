@@ -198,7 +198,9 @@ impl Units {
                 Ok(own) => Some(own),
                 Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
                     // Nobody has it open: what is in its slots is of no one who lives.
-                    let is_torn = held(&self.file, &USERS)?.is_none() && self.shadows()? > 0;
+                    let is_torn = held(&self.file, &USERS)?.is_none()
+                        && (held(&self.file, &self.layout.all_locks())?.is_some()
+                            || self.shadows()? > 0);
                     return match is_torn {
                         true => Err(Errno::BUSY),
                         false => Ok(None),
@@ -212,7 +214,13 @@ impl Units {
             return Err(Errno::BUSY);
         }
         if hold(keeper, &USERS, Hold::Alone)? {
+            // What a killed program had given to io_uring may be written still. Its open file lives, and locks its slots, until it is.
+            let slots = self.layout.all_locks();
+            if !hold_alone(keeper, &slots, PATIENCE)? {
+                return Err(Errno::BUSY);
+            }
             self.recover(keeper)?;
+            hold(keeper, &slots, Hold::Nothing)?;
         }
         // From alone to shared there is no moment without.
         hold(keeper, &USERS, Hold::Shared)?;

@@ -65,6 +65,11 @@ impl Layout {
         LOCKS + slots.start..LOCKS + slots.end
     }
 
+    /// The bytes that are the locks of all slots.
+    pub(super) fn all_locks(self) -> Range<u64> {
+        self.locks(0..self.slots())
+    }
+
     /// Fills the first half of a slot: whose unit's content the other half is.
     pub(super) fn frame(self, unit: u64, slot: &mut [u8]) {
         let (frame, content) = slot.split_at_mut(self.unit as usize);
