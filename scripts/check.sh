@@ -9,5 +9,5 @@ started=$SECONDS
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 cargo test --workspace --locked --quiet --lib
-cargo test --workspace --locked --quiet --test style --test layers --test documents
+cargo test --workspace --locked --quiet --test style --test layers --test documents --test glossary
 echo "check.sh: all passed in $((SECONDS - started)) s; \`make test\` runs the rest" >&2
