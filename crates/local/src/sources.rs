@@ -150,10 +150,7 @@ pub(crate) fn part_info(
 /// What is missing, and where to look.
 pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
     std::fs::metadata(source).map(drop).map_err(|e| {
-        let why = match source.is_symlink() {
-            true => format!("it is a link that leads nowhere: {e}"),
-            false => e.to_string(),
-        };
+        let why = why_unreadable(source, &e);
         failure(
             FailureKind::Io,
             format!(
@@ -164,6 +161,14 @@ pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
             ),
         )
     })
+}
+
+/// Why the source that is named so cannot be read.
+pub fn why_unreadable(source: &Path, e: &std::io::Error) -> String {
+    match source.is_symlink() && e.kind() == std::io::ErrorKind::NotFound {
+        true => format!("it is a link that leads nowhere: {e}"),
+        false => e.to_string(),
+    }
 }
 
 fn deepest_existing(path: &Path) -> String {

@@ -322,7 +322,7 @@ impl Store {
                 && (!seal || there.sealed && proof.is_some())
             {
                 if let Origin::Outside(path) = from {
-                    self.check_source(path, &there, control)?;
+                    self.check_source((path, part.owner), &there, control)?;
                 }
                 return Ok(Worked::Proven {
                     proof: there,
@@ -345,7 +345,7 @@ impl Store {
         };
         let (source, file) = match from {
             Origin::Outside(path) => {
-                let (source, file, print) = self.source(path, control)?;
+                let (source, file, print) = self.source(path, part.owner, control)?;
                 // As it was before it was read: what changes meanwhile is another content the next time.
                 origin = Some(print);
                 (source, file)

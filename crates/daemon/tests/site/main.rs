@@ -10,4 +10,5 @@ mod node;
 mod outside;
 mod projects;
 mod sealed;
+mod sources;
 mod works;

@@ -386,6 +386,37 @@ fn attack_a_member_leads_nobody_astray_by_links() {
     assert!(Path::new(&precious).exists());
 }
 
+/// What a project's source holds its members read at once: no link in it leads to a private file of who reads it.
+#[test]
+fn attack_a_link_in_a_projects_source_publishes_nothing_that_lies_outside_of_it() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let private = node.outside("home/key", "alice's", ALICE, 0o600);
+    let given = node.outside("given/a", "weather", BOB, 0o644);
+    let folder = given.parent().unwrap();
+    let fetch = |from: &Path| Work::Fetch {
+        store: String::new(),
+        sealed: false,
+        part: shared(0),
+        from: Origin::Outside(from.to_owned()),
+        proof: None,
+    };
+    std::os::unix::fs::symlink(&private, folder.join("b")).unwrap();
+    let what = order(&mut session, ALICE, PROJECT, fetch(folder));
+    let Worked::Failed(why) = what else {
+        panic!("{what:?}");
+    };
+    assert!(why.text.contains("project's source"), "{}", why.text);
+    fs::remove_file(folder.join("b")).unwrap();
+    // What the job names may be a link.
+    let link = node.path("outside/current");
+    std::os::unix::fs::symlink("given", &link).unwrap();
+    proven(order(&mut session, ALICE, PROJECT, fetch(&link)));
+    let file = format!("store/p{PROJECT}/d/named/forcing/0/0/tree/a");
+    assert_eq!(fs::read_to_string(node.path(&file)).unwrap(), "weather");
+}
+
 /// A group that a user is not in is not given to the user's worker, where the node knows the user.
 #[test]
 fn attack_a_worker_has_no_group_that_its_user_is_not_in() {

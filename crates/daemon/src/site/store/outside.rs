@@ -10,15 +10,17 @@ use std::net::ToSocketAddrs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tarn_base::event::FailureKind;
 use tarn_base::hash::{Hash, Hasher};
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::object::{ObjectUrl, is_object, shown};
 use tarn_fabric::{MAX_ADDRESSES, Patience, Tree, Way};
+use tarn_local::why_unreadable;
 use tarn_movers::Trees;
 use tarn_munge::KEY_BYTES;
 use tarn_ports::{Control, CopySource, Mover, PeerTree, Piece};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Held as Thing, Origin, Part, Peer, Proof, Worked};
+use tarn_proto::site::{Held as Thing, Origin, Owner, Part, Peer, Proof, Worked};
 use tarn_s3::Client;
 use tarn_seal::wrap::WRAPPED;
 
@@ -40,21 +42,38 @@ impl Store {
         Ok(Trees::new().with_store(client.shared()))
     }
 
-    /// A source outside; its name, if it is one file; and its names, sizes and times.
+    /// A source outside; its name, if it is one file; and its names, sizes and times. Links count as in a run (docs/workflow-file.md,
+    /// "Links in a source"). But a project's members see what is read at once: whoever may write in the source could point a
+    /// link at a private file of the user who reads it, so those that lead out of it are refused.
     pub(super) fn source(
         &self,
         path: &Path,
+        owner: Owner,
         control: &Control,
     ) -> Result<(CopySource, Option<String>, Hash), Refusal> {
         let file = single(path)?;
-        let list = self.outside_mover(path)?.list(path, control);
-        let list = list.map_err(|e| told(&e, &[]))?;
+        let follow = matches!(owner, Owner::User(_)) && !is_object(path);
+        // The source itself may be a link. It keeps its name.
+        let root = match is_object(path) {
+            true => path.to_owned(),
+            false => std::fs::canonicalize(path).map_err(|e| unreadable(path, &e))?,
+        };
+        let mover = self.outside_mover(path)?;
+        let list = match follow {
+            true => mover.list_source(&root, control),
+            false => mover.list(&root, control),
+        };
+        let list = list.map_err(|e| match (e.failure.kind, owner) {
+            (FailureKind::Escape, Owner::Project(_)) => of_project(&told(&e, &[])),
+            _ => told(&e, &[]),
+        })?;
         let print = print_of(path, &list);
         let source = CopySource {
             as_entry: file.clone(),
             // A store is asked once.
             manifest: is_object(path).then_some(list),
-            ..CopySource::of(path.to_owned())
+            follow,
+            ..CopySource::of(root)
         };
         Ok((source, file, print))
     }
@@ -62,11 +81,11 @@ impl Store {
     /// Refuses a source that is not what was read of it.
     pub(super) fn check_source(
         &self,
-        path: &Path,
+        (path, owner): (&Path, Owner),
         known: &Proof,
         control: &Control,
     ) -> Result<(), Refusal> {
-        let (_, _, print) = self.source(path, control)?;
+        let (_, _, print) = self.source(path, owner, control)?;
         if known.origin == Some(print) {
             return Ok(());
         }
@@ -257,6 +276,26 @@ fn print_of(path: &Path, list: &Manifest) -> Hash {
     hasher.finish()
 }
 
+/// Why a source cannot be read.
+fn unreadable(path: &Path, e: &std::io::Error) -> Refusal {
+    let code = match e.kind() {
+        std::io::ErrorKind::NotFound => Code::NotFound,
+        std::io::ErrorKind::PermissionDenied => Code::Denied,
+        _ => Code::Io,
+    };
+    let why = why_unreadable(path, e);
+    Refusal::new(code, format!("cannot read `{}`: {why}", path.display()))
+}
+
+/// A link of a project's source leads out of it.
+fn of_project(why: &Refusal) -> Refusal {
+    let text = format!(
+        "{}. (Links that lead out of a project's source are not followed: its members read what it holds.)",
+        why.text
+    );
+    Refusal::new(why.code, text)
+}
+
 /// The name of a source that is no folder; what is not there, or cannot be read, is refused with the user's path.
 fn single(path: &Path) -> Result<Option<String>, Refusal> {
     if let Some(at) = ObjectUrl::of(path) {
@@ -276,17 +315,7 @@ fn single(path: &Path) -> Result<Option<String>, Refusal> {
     let about = opened
         .map_err(Into::into)
         .and_then(|fd| std::fs::File::from(fd).metadata());
-    let about = match about {
-        Ok(about) => about,
-        Err(e) => {
-            let code = match e.kind() {
-                std::io::ErrorKind::NotFound => Code::NotFound,
-                std::io::ErrorKind::PermissionDenied => Code::Denied,
-                _ => Code::Io,
-            };
-            return refuse(code, e.to_string());
-        }
-    };
+    let about = about.map_err(|e| unreadable(path, &e))?;
     if about.is_dir() {
         return Ok(None);
     }
