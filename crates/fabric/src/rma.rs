@@ -137,6 +137,9 @@ impl Rma {
     }
 
     fn opened(library: &Path, provider: &str, guest: bool) -> Result<Arc<Self>, String> {
+        if let Some(why) = shared::why_not(provider) {
+            return Err(why);
+        }
         let _handlers = guest.then(Handlers::keep);
         let shim = Shim::load(library).map_err(|why| {
             format!(

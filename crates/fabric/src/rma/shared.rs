@@ -16,6 +16,18 @@ pub(super) fn is_shm(provider: &str) -> bool {
     provider.starts_with("shm")
 }
 
+/// Why a provider is not used, if that is so.
+pub(super) fn why_not(provider: &str) -> Option<String> {
+    let parts = provider.split([';', ',', ':', '+']);
+    let is_unsafe = |part: &&str| ["sm2", "lnx"].iter().any(|p| part.eq_ignore_ascii_case(p));
+    let part = parts.map(str::trim).find(is_unsafe)?;
+    // sm2: /dev/shm/fi_sm2_mmap is whoever's made it first, is mapped and believed, and a lock in it that is not had ends the process.
+    // lnx takes shm for peers of this host without telling their names.
+    Some(format!(
+        "libfabric's provider `{part}` is not used: it maps memory that other users of this host may have written; on one host use `shm`, between hosts `tcp;ofi_rxm`"
+    ))
+}
+
 /// Refuses a name that leads to no region, or to one that another user has made or can write to.
 pub(super) fn check(name: &[u8]) -> io::Result<()> {
     let name = name.split(|b| *b == 0).next().unwrap_or_default();
@@ -51,5 +63,20 @@ pub(super) fn check(name: &[u8]) -> io::Result<()> {
             io::ErrorKind::PermissionDenied,
             "it is not this user's alone (a plain file of mode 0600)",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn providers_that_believe_memory_of_others_are_refused() {
+        for bad in ["sm2", "SM2", "sm2;ofi_rxd", "lnx", "shm+lnx", "lnx:shm"] {
+            assert!(why_not(bad).is_some(), "{bad}");
+        }
+        for good in ["shm", "tcp;ofi_rxm", "psm2", "sockets", "verbs;ofi_rxm"] {
+            assert_eq!(why_not(good), None);
+        }
     }
 }

@@ -9,6 +9,7 @@ mod far;
 mod lanes;
 mod pipeline;
 mod probe;
+mod records;
 mod rma;
 mod sealed;
 mod strangers;

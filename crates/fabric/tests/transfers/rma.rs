@@ -220,6 +220,11 @@ fn what_cannot_be_loaded_says_why() {
     let Some(library) = library(dir.path()) else {
         return;
     };
+    // Nor one that takes for granted what others may have written, where libfabric has it or not.
+    for provider in ["sm2", "lnx"] {
+        let why = Rma::load(&library, provider).unwrap_err();
+        assert!(why.contains("is not used") && why.contains("shm"), "{why}");
+    }
     let why = Rma::load(&library, "carrier-pigeon").unwrap_err();
     assert!(
         why.contains("carrier-pigeon") && why.contains("fi_info -l"),
