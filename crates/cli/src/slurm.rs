@@ -6,6 +6,7 @@ pub(crate) mod health;
 mod install;
 mod job;
 pub(crate) mod people;
+mod reason;
 mod submit;
 
 pub(crate) use controller::Controller;
@@ -159,8 +160,9 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
             stage(*job, Stage::Ahead(nodes))
         }
         SlurmCommand::PreRun { job } => {
-            let nodes = job::about(*job)?.nodes()?;
-            stage(*job, Stage::PreRun(nodes))
+            let nodes = job::about(*job).and_then(|about| about.nodes());
+            let done = nodes.and_then(|nodes| stage(*job, Stage::PreRun(nodes)));
+            reason::shown(*job, done)
         }
         SlurmCommand::PostRun { job } => {
             let ok = job::about(*job)?.ended_well()?;
@@ -176,9 +178,9 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
                 }
                 return Ok(Exit::Success);
             }
-            done(Ok(said))
+            reason::shown(*job, done(Ok(said)))
         }
-        SlurmCommand::DataOut { job } => stage(*job, Stage::DataOut),
+        SlurmCommand::DataOut { job } => reason::shown(*job, stage(*job, Stage::DataOut)),
         SlurmCommand::Teardown { job, hurry } => stage(*job, Stage::Teardown { hurry: *hurry }),
         SlurmCommand::Whole { prior, user } => {
             chain::whole(*prior, *user)?;

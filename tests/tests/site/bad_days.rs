@@ -66,12 +66,19 @@ fn mistakes_are_told_where_their_user_looks() {
         why.contains("node1: cannot read `/shared/home/alice/case`"),
         "{why}"
     );
+    // Of a failed gate `squeue` itself says no more than that: the job's comment does.
+    let comment = || site.root(&["squeue", "-h", "-j", &job, "-o", "%k"]);
+    site.wait("the comment says why", || {
+        comment().contains("tarn: node1: cannot read `/shared/home/alice/case`")
+    });
     case(&site);
     // Slurm lets a job wait two minutes that was put back.
     let id = format!("jobid={job}");
     site.root(&["scontrol", "release", &job]);
     site.root(&["scontrol", "update", &id, "starttime=now"]);
     site.wait_for(&job, "COMPLETED");
+    let shown = site.root(&["scontrol", "show", "job", &job]);
+    assert!(!shown.contains("Comment=tarn: "), "{shown}");
     let result = fs::read_to_string(site.home("alice").join("out/result/mesh"));
     assert_eq!(result.expect("the result"), "mesh\n");
 }
