@@ -498,64 +498,6 @@ impl Store {
         parts.iter().map(root).collect::<Result<_, _>>().map(Roots)
     }
 
-    fn publish(
-        &self,
-        job: Job,
-        (part, store): (&Part, &str),
-        slice: Option<&Slice>,
-        sealed: bool,
-        control: &Control,
-    ) -> Result<Worked, Refusal> {
-        let root = match store {
-            // The store may have got its name since, and others beside it.
-            "" => self.where_written(job, &part.dataset),
-            store => self.root_of(store)?,
-        };
-        let held = self.part(root, part, true)?;
-        if held.stat()?.is_some() {
-            let found = self.manifest_in(&held, held.name());
-            // What is sealed was made of a folder that goes then. While that is there, it is something else: what an earlier order left in
-            // clear, which nobody knew of, or an older part that was put here.
-            if !sealed || !self.is_in_memory(job, part)? {
-                let (_, proof) = found?;
-                return Ok(Worked::Proven { proof, moved: 0 });
-            }
-            self.discard(&held)?;
-        }
-        if sealed {
-            let from = self.written_in_memory(job, part)?;
-            if from.stat()?.is_none() {
-                return Err(from.missing());
-            }
-            self.cut(&from, slice, control)?;
-            let proof = self.publish_sealed(&from, (&held, part), control)?;
-            return Ok(Worked::Proven { proof, moved: 0 });
-        }
-        let from = self.of_job(job, Which::Written, &part.dataset, (Some(root), false))?;
-        let whole = hidden(held.name(), MADE);
-        // A try before this one may have moved the tree already.
-        let tree = [&whole[..], b"/tree"].concat();
-        let is_moved = from.stat()?.is_none() && held.stat_of(&tree)?.is_some();
-        if !is_moved {
-            if from.stat()?.is_none() {
-                return Err(from.missing());
-            }
-            self.begin(&held, &whole)?;
-            self.cut(&from, slice, control)?;
-            let to = held.path_of(&tree);
-            std::fs::rename(from.path(), to).map_err(|e| {
-                let errno = rustix::io::Errno::from_io_error(&e);
-                held.failed("make", errno.unwrap_or(rustix::io::Errno::IO))
-            })?;
-        }
-        self.share_made(&held, &held.path_of(&tree), part, control)?;
-        let manifest = self.as_it_lies(&held, &held.path_of(&tree), control)?;
-        let proof = self.label(&held, &whole, &manifest, (None, None))?;
-        rustix::fs::syncfs(held.folder()).map_err(|e| held.failed("sync", e))?;
-        self.publish_as(&held, &whole)?;
-        Ok(Worked::Proven { proof, moved: 0 })
-    }
-
     /// Removes what of a folder is other nodes'.
     fn cut(&self, from: &Held, slice: Option<&Slice>, control: &Control) -> Result<(), Refusal> {
         let Some(slice) = slice else {

@@ -9,6 +9,7 @@ mod levels;
 mod node;
 mod outside;
 mod projects;
+mod published;
 mod sealed;
 mod sources;
 mod works;

@@ -370,6 +370,36 @@ fn attack_an_older_part_that_was_put_back_is_not_believed() {
     );
 }
 
+/// A part whose key is another's, changed or gone is not whole, though its files are.
+#[test]
+fn attack_a_part_without_its_own_key_is_not_whole() {
+    let Some(daemon) = site() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let folder = source(&node);
+    for dataset in ["mesh", "other"] {
+        session.proven(ALICE, fetch_sealed(ALICE, dataset, &folder));
+    }
+    let mesh = || part(ALICE, "mesh", 0);
+    let (proof, _) = session.proven(ALICE, Work::Check(mesh()));
+    let key = in_store(&node, "mesh", "key");
+    let right = fs::read(&key).unwrap();
+    let others = fs::read(in_store(&node, "other", "key")).unwrap();
+    let mut changed = right.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    for wrong in [others, changed] {
+        fs::write(&key, wrong).unwrap();
+        let (code, why) = session.refused(ALICE, Work::Check(mesh()));
+        assert_eq!(code, Code::Corrupt, "{why}");
+    }
+    // Without a key it is not what the controller knows.
+    fs::remove_file(&key).unwrap();
+    let (found, _) = session.proven(ALICE, Work::Check(mesh()));
+    assert_eq!((found == proof, found.sealed), (false, false));
+    fs::write(&key, right).unwrap();
+    assert_eq!(session.proven(ALICE, Work::Check(mesh())).0, proof);
+}
+
 /// A job that begins again makes the same version once more: what an earlier try has made is put there before it publishes.
 #[test]
 fn attack_an_older_part_is_not_published_in_place_of_what_was_made() {

@@ -190,6 +190,23 @@ impl Store {
         Ok(wrapped_by(&wrapped).ok() != newest)
     }
 
+    /// Refuses a sealed part whose key does not open, as damaged if the secret is known that wraps it.
+    pub(super) fn check_key(&self, held: &Held, about: (&Part, &Proof)) -> Result<(), Refusal> {
+        let Some(wrapped) = self.wrapped_of(held)? else {
+            return Ok(());
+        };
+        let keys = self.keys();
+        let Err(why) = unwrapped(&keys, about, &wrapped) else {
+            return Ok(());
+        };
+        let by = wrapped_by(&wrapped).ok();
+        let is_known = of(&keys, about.0)?.iter().any(|key| Some(key.id()) == by);
+        match is_known {
+            true => Err(why),
+            false => Err(Refusal::new(Code::Io, why.text)),
+        }
+    }
+
     /// Wraps a part's key with the newest secret, if another one wraps it. An error: it cannot be opened.
     pub(super) fn wrap_anew(&self, held: &Held, about: (&Part, &Proof)) -> Result<(), Refusal> {
         let Some(wrapped) = self.wrapped_of(held)? else {
