@@ -369,11 +369,17 @@ pub(crate) enum DataCommand {
     },
     /// Read all replicas of a dataset again, and compare them with what was published
     Verify {
-        /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
+        /// The dataset: `mesh`, `foam/mesh` where several workflows have one, or one of the site's that is yours
         dataset: String,
         /// As this run has made it [default: the newest that has made any of it]
         #[arg(long)]
         run: Option<String>,
+        /// The version of a site's dataset [default: all of them]
+        #[arg(long, value_name = "N")]
+        number: Option<u64>,
+        /// The site's (docs/site.md): names with a `/` that no run here has mean those anyhow
+        #[arg(long)]
+        site: bool,
     },
     /// Copy a tree into a tier, as a named dataset of its own; with --object, a file into the node's object store.
     /// What was put under that name before goes when the new data is there; data that is there already, unchanged, stays

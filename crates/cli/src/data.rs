@@ -38,7 +38,23 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
         DataCommand::Revoke { dataset, who } => site::grant(dataset, who, false),
         DataCommand::Keep { dataset, time } => site::keep(dataset, time),
         DataCommand::Where { dataset } => where_is(cli, dataset),
-        DataCommand::Verify { dataset, run } => verify::verify(cli, dataset, run.as_deref()),
+        DataCommand::Verify {
+            dataset,
+            run,
+            number,
+            site,
+        } => match *site || is_sites(cli, dataset) {
+            true if run.is_some() => Err(CliError::new(
+                Exit::Usage,
+                "`--run` is of the runs here, not of a site's datasets",
+            )),
+            true => site::verify(cli, &site::named(dataset)?, *number),
+            false if number.is_some() => Err(CliError::new(
+                Exit::Usage,
+                "`--number` is of a site's datasets (`--site`)",
+            )),
+            false => verify::verify(cli, dataset, run.as_deref()),
+        },
         DataCommand::Put {
             path,
             name,

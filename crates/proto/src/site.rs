@@ -10,7 +10,8 @@ mod work;
 
 pub use ask::{
     Advice, Ask, Chain, DatasetInfo, Excluded, JobInfo, MAX_BEFORE, MAX_EXCLUDED, NodeInfo,
-    OrphanInfo, Said, Stage, Staging, StoreInfo, Submitted, UsageInfo, Which,
+    OrphanInfo, ReplicaInfo, ReplicaState, Said, Stage, Staging, StoreInfo, Submitted, UsageInfo,
+    Which,
 };
 pub use frame::{FrameError, MAX_FRAME, decode, encode};
 pub use order::{

@@ -65,6 +65,19 @@ impl Site {
             self.answer_to(token, Said::Orphans(gone));
             return;
         }
+        if let Ask::Verify {
+            owner,
+            workflow,
+            dataset,
+            version,
+        } = ask
+        {
+            let which = (owner, &workflow[..], &dataset[..]);
+            if let Err(why) = self.verify(token, &asker, which, version) {
+                self.answer_to(token, Said::Refused(why));
+            }
+            return;
+        }
         let done = self.change(&asker, ask);
         let said = done.map_or_else(Said::Refused, |()| Said::Done);
         self.answer_to(token, said);

@@ -23,6 +23,7 @@ mod stage;
 mod state;
 mod submit;
 mod usage;
+mod verify;
 
 pub use event::{Action, Asked, Config, Event, Token};
 pub use state::Site;
@@ -41,6 +42,8 @@ pub const MAX_ADVISED: usize = 256;
 pub const MAX_NODES: usize = tarn_base::bounds::MAX_NODES;
 /// Versions, and orphans, that one answer tells of.
 pub const MAX_LISTED: usize = 20_000;
+/// Replicas that one question has read again.
+pub const MAX_VERIFIED: usize = 4_096;
 /// Lines of a job's history: the newest stay.
 pub const MAX_HISTORY: usize = 64;
 /// Moves between stores of one node at a time that only make room: what they take of it, jobs there lack.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tarn_base::energy::Draw;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
-    Capacity, Epoch, Held, Holding, Job, Order, Owner, Part, Proof, Store, Uid, Work,
+    Capacity, Epoch, Held, Holding, Job, Order, Owner, Part, Proof, Store, Uid,
 };
 
 impl Site {
@@ -21,6 +21,7 @@ impl Site {
         self.epoch = self.epoch.max(epoch);
         self.orders.clear();
         self.waiting.clear();
+        self.verifying.clear();
         // Slurm's scripts ask again.
         self.arriving.clear();
         let names: Vec<String> = self.nodes.keys().cloned().collect();
@@ -166,10 +167,7 @@ impl Site {
         }
         // The log had given it up: its word is not enough.
         let user = Self::worker_of(part.owner);
-        let work = match store {
-            "" => Work::Check(part.clone()),
-            store => Work::CheckIn(part.clone(), store.to_owned()),
-        };
+        let work = Self::check_in(part, store);
         let why = Why::Check(part.clone(), proof);
         self.work_in((name, store), why, (user, user), work);
     }

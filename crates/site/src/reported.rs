@@ -1,6 +1,7 @@
 //! What came of orders.
 
 use crate::state::{Phase, Site, Step, VersionId, Why, room};
+use crate::verify::has_read;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Job, Part, Proof, Report, Uid, Worked};
 
@@ -75,6 +76,9 @@ impl Site {
                     true => self.doom_copy((&node, &ordered.store), &part),
                     false => {}
                 }
+            }
+            Why::Verify(user, at, known) => {
+                self.verified((user, at, &known), Ok(proven.map(|(found, _)| found)));
             }
             Why::Move(part) => self.moved(&node, &part),
             Why::Port(_) | Why::Forget(_) => {}
@@ -178,8 +182,15 @@ impl Site {
             Why::Job(job, step, from) => (job, step, from),
             // What could not be removed stays on the list; the node's next session tries again.
             Why::Reclaim(..) | Why::Port(_) | Why::Forget(_) => return,
+            // Where nothing was heard of what it is, it stays: the node's next session asks again.
             Why::Check(part, _) => {
-                self.doom_copy((&node, &ordered.store), &part);
+                if has_read(why.code) {
+                    self.doom_copy((&node, &ordered.store), &part);
+                }
+                return;
+            }
+            Why::Verify(user, at, known) => {
+                self.verified((user, at, &known), Err(why));
                 return;
             }
             Why::Move(part) => {

@@ -5,6 +5,7 @@ use crate::lend::Lent;
 use crate::level::{Level, Moving};
 use crate::orders::Orders;
 use crate::usage::Meter;
+use crate::verify::Verifying;
 use crate::{MAX_HISTORY, MAX_TRIES};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,9 @@ pub struct Site {
     pub(crate) arriving: BTreeMap<Job, (Time, Submitted)>,
     /// Who waits for a job's stage.
     pub(crate) waiting: BTreeMap<Job, Token>,
+    /// Whose data is being read again.
+    #[serde(default)]
+    pub(crate) verifying: BTreeMap<Uid, Verifying>,
     #[serde(skip)]
     pub(crate) actions: Vec<Action>,
     /// What nodes draw, and their cores. Not in the log: it changes all the time, and only advice depends on it.
@@ -310,6 +314,8 @@ pub(crate) enum Why {
     Reclaim(Uid, tarn_proto::site::Held),
     /// To know whether something that was given up is what it was.
     Check(Part, Proof),
+    /// To know, for this user, whether a replica is still this. It is the one of this position in what they are told.
+    Verify(Uid, usize, Proof),
     /// A job that is over is let in no more.
     Forget(Job),
     /// A part goes from one store of the node to another.
@@ -450,7 +456,8 @@ impl Site {
 
     /// Who waits for an answer.
     pub fn awaited(&self) -> BTreeSet<Token> {
-        self.waiting.values().copied().collect()
+        let verifying = self.verifying.values().map(|v| v.token);
+        self.waiting.values().copied().chain(verifying).collect()
     }
 
     /// The term that it is in.

@@ -72,6 +72,25 @@ cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written
     let copies = "find /scm/tarn -name points | wc -l";
     let copies = site.cluster.node(1).exec("root", &["sh", "-c", copies]);
     assert_eq!(copies.expect("a count").trim(), "1");
+    // Alice has it read again; nobody else has. What was changed on its node is found.
+    let verify = |user: &str| tarn(&site, user, &["data", "verify", "alice/foam/mesh"]);
+    let said = verify("alice").expect("it is whole");
+    assert!(
+        said.starts_with("whole") && said.contains("node1"),
+        "{said}"
+    );
+    assert!(verify("bob").is_err_and(|why| why.contains("somebody else")));
+    let tree = "/scm/tarn/u7001/d/foam/mesh/1/0/tree";
+    let change = |text: &str| {
+        let script = format!("chmod u+w {tree}/points; printf '{text}\n' > {tree}/points");
+        let done = site.cluster.node(1).exec("alice", &["sh", "-ec", &script]);
+        done.expect("a change of her own");
+    };
+    change("pOints");
+    let why = verify("alice").expect_err("it is damaged");
+    assert!(why.contains("not what was published"), "{why}");
+    change("points");
+    verify("alice").expect("it is whole again");
     // Revoked, the job that waits is refused at its gate, and the next one when it comes.
     let waits = format!("#SBATCH -N1 -n1\n{read}");
     let job = site.submit("bob", "wait.sh", &waits, &["--begin=now+15"]);

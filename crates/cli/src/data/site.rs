@@ -7,10 +7,16 @@ use crate::slurm::people::{Names, number};
 use crate::slurm::{Controller, PATIENCE, done, refused, unexpected};
 use crate::usage::now;
 use anyhow::Context;
+use std::time::Duration;
 use tarn_base::codes::Exit;
 use tarn_base::named::{Named, Whose};
 use tarn_base::units::{Bytes, Elapsed, Time, parse_time};
-use tarn_proto::site::{Ask, DatasetInfo, OrphanInfo, Owner, Said, Which};
+use tarn_proto::site::{
+    Ask, DatasetInfo, OrphanInfo, Owner, ReplicaInfo, ReplicaState, Said, Which,
+};
+
+/// How long nodes may take to read a dataset again.
+const READING: Duration = Duration::from_secs(86_400);
 
 /// A dataset, as the controller names it.
 struct Place {
@@ -233,6 +239,70 @@ pub(super) fn release(dataset: &Named) -> CliResult {
         dataset: place.dataset,
     };
     done(ask(&asked))
+}
+
+/// Has the nodes read all replicas again, and shows what they found.
+pub(super) fn verify(cli: &Cli, dataset: &Named, version: Option<u64>) -> CliResult {
+    let version = version.map(u32::try_from).transpose().exit(Exit::Usage)?;
+    let place = Place::of(dataset)?;
+    let asked = Ask::Verify {
+        owner: place.owner,
+        workflow: place.workflow,
+        dataset: place.dataset,
+        version,
+    };
+    let found = match Controller::of_environment().ask_once(&asked, READING)? {
+        Said::Replicas(found) => found,
+        Said::Refused(why) => return Err(refused(&why)),
+        other => return Err(unexpected(&other)),
+    };
+    for replica in &found {
+        show_replica(cli, dataset, replica)?;
+    }
+    let count = |state| found.iter().filter(|r| r.state == state).count();
+    let (damaged, unread) = (count(ReplicaState::Damaged), count(ReplicaState::Unread));
+    if damaged > 0 {
+        say!(
+            "jobs that would read a damaged replica stay at their gate; `tarn data rm {dataset}` removes all of it, and the next job has it brought or made again"
+        );
+        let text = format!("{damaged} of the replicas of `{dataset}` are not what was published");
+        return Err(CliError::new(Exit::WorkflowFailed, text));
+    }
+    if unread > 0 {
+        let text =
+            format!("{unread} of the replicas of `{dataset}` could not be read: ask again later");
+        return Err(CliError::new(Exit::State, text));
+    }
+    Ok(Exit::Success)
+}
+
+fn show_replica(cli: &Cli, dataset: &Named, replica: &ReplicaInfo) -> CliResult<()> {
+    let state = match replica.state {
+        ReplicaState::Whole => "whole",
+        ReplicaState::Damaged => "damaged",
+        ReplicaState::Unread => "unread",
+    };
+    let place = match replica.store.is_empty() {
+        true => replica.node.clone(),
+        false => format!("{}:{}", replica.node, replica.store),
+    };
+    if cli.json {
+        return print::json(&serde_json::json!({
+            "schema": 1, "dataset": dataset.to_string(), "version": replica.version,
+            "part": replica.part, "place": place, "bytes": replica.bytes, "state": state,
+            "why": replica.why,
+        }));
+    }
+    let why = match replica.why.is_empty() {
+        true => String::new(),
+        false => format!(": {}", replica.why),
+    };
+    out!(
+        "{state:<10} {place:<16} {:>12}  version {}, part {}{why}",
+        Bytes(replica.bytes).to_string(),
+        replica.version,
+        replica.part
+    )
 }
 
 pub(super) fn remove(dataset: &Named, version: Option<u64>) -> CliResult {

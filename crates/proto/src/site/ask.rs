@@ -154,6 +154,17 @@ pub enum Ask {
         /// The dataset.
         dataset: String,
     },
+    /// Have all replicas of a dataset, or of one version of it, read again on their nodes. Its owner's, or root's.
+    Verify {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+        /// The version; all if not said.
+        version: Option<u32>,
+    },
     /// What lies on nodes and nobody knows: the asker's, or all if root asks.
     Orphans,
     /// Remove these.
@@ -199,6 +210,8 @@ pub enum Said {
     Usage(Vec<UsageInfo>),
     /// Of [`Ask::Orphans`], and of [`Ask::RemoveOrphans`] those that go.
     Orphans(Vec<OrphanInfo>),
+    /// Of [`Ask::Verify`].
+    Replicas(Vec<ReplicaInfo>),
 }
 
 /// Where a job would best run.
@@ -276,6 +289,36 @@ pub struct OrphanInfo {
     pub bytes: u64,
     /// Since when it is known to be one.
     pub since: Time,
+}
+
+/// What was found of a replica when it was read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaState {
+    /// It is what was published.
+    Whole,
+    /// It is not.
+    Damaged,
+    /// That is not known: its node did not answer, or could not read.
+    Unread,
+}
+
+/// A replica that was to be read again, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaInfo {
+    /// The node.
+    pub node: String,
+    /// The store; empty if the node's has no name.
+    pub store: String,
+    /// The version that it is a part of.
+    pub version: u32,
+    /// The part.
+    pub part: u32,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// What was found.
+    pub state: ReplicaState,
+    /// Why, unless it is whole.
+    pub why: String,
 }
 
 /// A job, for people: `tarn why`.

@@ -1,5 +1,7 @@
 //! Data that outlives jobs: projects, grants, leases, quotas, what is used.
 
+mod verify;
+
 use crate::world::*;
 use tarn_base::units::{SECOND, Time};
 use tarn_base::workflow::Distribution::{Scatter, Single};
