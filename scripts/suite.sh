@@ -64,11 +64,11 @@ copy() {
     cmp -s "$1" "$root$1" || cp "$1" "$root$1"
 }
 
-# How this machine is called, and reaches others.
+# How this machine is called, and reaches others; its mirror may lag behind, which its own apt then is told too.
 as_here() {
     local file
     for file in /etc/{hostname,hosts,resolv.conf} /etc/ssl/certs/ca-certificates.crt; do copy "$file"; done
-    { grep -lis proxy /etc/apt/apt.conf /etc/apt/apt.conf.d/* || true; } | while read -r file; do copy "$file"; done
+    { grep -lisE 'proxy|check-valid-until' /etc/apt/apt.conf /etc/apt/apt.conf.d/* || true; } | while read -r file; do copy "$file"; done
 }
 
 # enter TARGET COMMAND...: in a new mount namespace; TARGET is what the target folder is there.

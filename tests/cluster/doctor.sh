@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What this machine can give, found out by trying; sourced by slurm-cluster.
-programs=(slurmctld slurmd sbatch munged ip tc nsenter setpriv taskset flock)
+programs=(slurmctld slurmd sbatch munged ip tc nsenter setpriv taskset flock pivot_root)
 
 # Each prints why not, and fails.
 needs_root() {
