@@ -56,13 +56,15 @@ fn files_on_a_disk_go_in_and_out_too() {
 #[test]
 fn h5py_writes_and_reads_what_it_would_write_to_a_file() {
     let Some(desk) = Desk::new() else { return };
-    for (which, hdf5) in [("old", "1.14.2\n"), ("new", "2.0.0\n")] {
+    for (which, hdf5) in [("old", "1.14."), ("new", "2.0.0\n")] {
         let plain = desk.path(&format!("{which}.plain"));
         said(Command::new(desk.python(which)).args(["-c", &rich(&plain)]));
         let name = format!("no/such/folder/{which}.h5");
-        assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
         // Once more into the same partition, which holds an older file then.
-        assert_eq!(desk.run(which, &["folder"], &rich(&name)), hdf5);
+        for _ in 0..2 {
+            let told = desk.run(which, &["folder"], &rich(&name));
+            assert!(told.starts_with(hdf5), "{told}");
+        }
         let exported = format!("{plain}.exported");
         same(
             &desk,
@@ -298,10 +300,8 @@ fn the_plug_in_does_nothing_that_sanitizers_find() {
     ] {
         let mut command = desk.script("old", config, &rich("x"));
         command.env("LD_PRELOAD", format!("{} {}", asan.trim(), ubsan.trim()));
-        assert_eq!(
-            said(command.env("ASAN_OPTIONS", "detect_leaks=0")),
-            "1.14.2\n"
-        );
+        let told = said(command.env("ASAN_OPTIONS", "detect_leaks=0"));
+        assert!(told.starts_with("1.14."), "{told}");
     }
 }
 

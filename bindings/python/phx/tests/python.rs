@@ -126,7 +126,14 @@ runpy.run_path({example:?}, run_name='__main__')
     assert!(!ok && text == "from None, step 0\n", "{text}");
     let (ok, text) = begin(killed.path(), "0");
     assert!(ok && text.starts_with("from 1.25, step 25\n"), "{text}");
-    assert_eq!(text.lines().last(), undisturbed.lines().last());
+    // PyTorch 2.6 with Python 3.13 warns of its own temporary folders at the very end.
+    let loss = |text: &str| {
+        text.lines()
+            .find(|l| l.starts_with("step 60, loss "))
+            .map(str::to_owned)
+    };
+    assert!(loss(&text).is_some(), "{text}");
+    assert_eq!(loss(&text), loss(&undisturbed));
 }
 
 /// And so does what docs/objects.md prints.
