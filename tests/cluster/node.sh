@@ -62,6 +62,8 @@ boot() {
     mkdir -p "$base/$node.sys"
     cg_sysfs "$node" "$base/$node.sys"
     [ ! -d "$base/sys/$node" ] || play_devices "$base/$node.sys"
+    # slurmd takes the first mount of control groups that it finds listed for its own: the login node's may not stay below.
+    umount -l /sys
     mount --move "$base/$node.sys" /sys
     mount -t tmpfs -o "mode=1777,size=${tier_mb}m" scm /scm
     mount -t tmpfs -o mode=1777,size=1g tmp /tmp
