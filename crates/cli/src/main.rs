@@ -58,6 +58,9 @@ fn main() -> ExitCode {
         Some("enter") if std::env::args_os().len() > 2 && !asks_for_help() => {
             return tarn_local::exec::enter(std::env::args_os().skip(2));
         }
+        Some(tarn_local::exec::RANK_ARGUMENT) => {
+            return tarn_local::exec::rank(std::env::args_os().skip(2));
+        }
         // What it does not understand is for the whole command line to say.
         Some("slurm")
             if std::env::args_os()

@@ -14,8 +14,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use tarn_sys::fdpass::MAX_FDS;
 
 /// The exit code when the node or the command cannot be reached (as ssh has it).
@@ -93,6 +94,47 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ended("enter", entered)
 }
 
+/// What makes tarn start a rank: with this it is in the lists of launchers.
+pub const RANK_ARGUMENT: &str = "__rank";
+
+/// The entry point of `tarn __rank COMMAND...`: becomes the command, after the variables that its node has of its own. The launcher that
+/// started it may have given it those of the node where the launcher is.
+pub fn rank(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut words = arguments.into_iter();
+    let Some(program) = words.next() else {
+        warn("rank: there is no command");
+        return ExitCode::from(tarn_base::codes::Exit::Usage as u8);
+    };
+    let mut command = Command::new(&program);
+    command.args(words).envs(of_this_node());
+    let e = command.exec();
+    warn(&format!("{}: {e}", Path::new(&program).display()));
+    ExitCode::from(NOT_STARTED)
+}
+
+/// A step's host name is its node's, where the step has several.
+fn of_this_node() -> Vec<(OsString, OsString)> {
+    let node = crate::machine::host_name();
+    let Some((_, exec)) = door(&std::env::var(EXEC_DIRS).unwrap_or_default(), &node) else {
+        return Vec::new();
+    };
+    let mut own = vec![("TARN_NODE".into(), node.into())];
+    // Nodes of one machine share these.
+    let is_here = std::env::var_os("TARN_HOSTFILE").is_some_and(|path| Path::new(&path).exists());
+    if !is_here {
+        let paths = own_paths(&exec.with_file_name("hosts"), &exec);
+        own.extend(paths.map(|(name, path)| (name.into(), path)));
+    }
+    own
+}
+
+/// The line of a node in `$TARN_EXEC_DIRS`.
+fn door(lines: &str, node: &str) -> Option<(String, PathBuf)> {
+    let mut doors = lines.lines().filter_map(|l| l.split_once(' '));
+    let (name, folder) = doors.find(|(name, _)| *name == node)?;
+    Some((name.to_owned(), folder.into()))
+}
+
 /// slurmstepd does not see the step's folders: it goes to `/tmp` where it cannot enter the folder that srun was called in, and gives a task
 /// `/tmp` for a `TMPDIR` where it cannot write.
 fn as_srun_was_called(env: &mut BTreeMap<OsString, OsString>) -> io::Result<PathBuf> {
@@ -131,14 +173,11 @@ fn own_door() -> io::Result<(String, PathBuf)> {
         "SLURMD_NODENAME",
         "it is for tasks that srun starts; elsewhere use `tarn exec NODE`",
     )?;
-    let doors = lines.lines().filter_map(|l| l.split_once(' '));
-    let own = doors.into_iter().find(|(name, _)| *name == node);
-    let (_, folder) = own.ok_or_else(|| {
+    door(&lines, &node).ok_or_else(|| {
         io::Error::other(format!(
             "node `{node}` is none of the step's: give srun the names in $TARN_HOSTFILE (--nodelist)"
         ))
-    })?;
-    Ok((node, PathBuf::from(folder)))
+    })
 }
 
 fn command_line(mut words: Vec<OsString>) -> Vec<OsString> {

@@ -1,6 +1,7 @@
 //! What launchers of MPI programs (mpirun, mpiexec, srun) find in the environment of a step: its nodes, and how to reach them in the step's
 //! view. A rank that they would start by Slurm, outside of that view, would not see the step's data.
 
+use crate::exec::RANK_ARGUMENT;
 use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -123,13 +124,12 @@ pub(crate) fn add(env: &mut Env, shared: &Shared, run: &Run) {
         .filter_map(|s| Some(shared.cluster.nodes.get(s.node.at())?.host))
         .collect();
     if run.nodes.len() > 1 && hosts.len() <= 1 {
-        // The only network that surely is there. PRRTE never uses it.
+        // The only network that surely is there. PRRTE never uses it. UCX chooses: since 1.19 it reaches nobody by this one alone.
         for name in [
             "OMPI_MCA_oob_tcp_if_include",
             "OMPI_MCA_btl_tcp_if_include",
             "HYDRA_IFACE",
             "I_MPI_HYDRA_IFACE",
-            "UCX_NET_DEVICES",
         ] {
             wished.push((name, "lo"));
         }
@@ -149,6 +149,31 @@ pub(crate) fn add(env: &mut Env, shared: &Shared, run: &Run) {
     for (name, value) in wished {
         env.entry(name.into()).or_insert_with(|| value.into());
     }
+    if run.nodes.len() > 1 {
+        let own = env.get(OsStr::new(INTEL_TOOLS)).cloned();
+        if let Some(tools) = intel_tools(&shared.helper, own) {
+            env.insert(INTEL_TOOLS.into(), tools);
+        }
+    }
+}
+
+/// Programs by which mpirun of Intel MPI starts ranks. It gives all of them the environment that it has itself, whatever their node's
+/// daemon has: no variable tells it not to.
+const INTEL_TOOLS: &str = "I_MPI_GTOOL";
+
+/// `tarn __rank` for all ranks, before what a user has set; none where that list cannot have its path.
+fn intel_tools(helper: &Path, own: Option<OsString>) -> Option<OsString> {
+    let separates = |b: &u8| b.is_ascii_whitespace() || b":;=@,\"'".contains(b);
+    if helper.as_os_str().as_encoded_bytes().iter().any(separates) {
+        return None;
+    }
+    let mut tools = OsString::from(helper);
+    tools.push(format!(" {RANK_ARGUMENT}:all"));
+    if let Some(own) = own.filter(|own| !own.is_empty()) {
+        tools.push(";");
+        tools.push(own);
+    }
+    Some(tools)
 }
 
 #[cfg(test)]
@@ -184,6 +209,20 @@ mod tests {
         ];
         assert_eq!(cleaned(&rank), ["HOME"]);
         assert_eq!(cleaned(&["PMI_FD", "HYDRA_TOPOLIB"]), [""; 0]);
+    }
+
+    #[test]
+    fn ranks_of_intel_mpi_begin_with_what_tells_them_their_node() {
+        let tools = |path: &str, own: Option<&str>| {
+            let tools = intel_tools(Path::new(path), own.map(OsString::from));
+            tools.map(|t| t.into_string().unwrap())
+        };
+        let alone = "/opt/tarn/bin/tarn __rank:all";
+        assert_eq!(tools("/opt/tarn/bin/tarn", None).unwrap(), alone);
+        assert_eq!(tools("/opt/tarn/bin/tarn", Some("")).unwrap(), alone);
+        let both = tools("/opt/tarn/bin/tarn", Some("vtune:0-1")).unwrap();
+        assert_eq!(both, format!("{alone};vtune:0-1"));
+        assert_eq!(tools("/opt/my tarn/tarn", None), None);
     }
 
     #[test]
