@@ -243,6 +243,7 @@ impl Nodes for Allocation {
 
     fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError> {
         self.protected = staying.protected.clone();
+        self.pinned = staying.pinned.clone();
         let calls = self.each(|n| {
             Call::Clean(Staying {
                 keep: of(n, &staying.keep),
@@ -262,7 +263,7 @@ impl Nodes for Allocation {
             all.aside.extend(own);
         }
         // As the engine is told: a node that comes back is opened with what it has left.
-        for (spot, bytes) in all.aside.iter().filter(|_| !staying.resumed) {
+        for (spot, bytes) in all.aside.iter().filter(|_| !staying.is_without) {
             let node = self.opening.cluster.nodes.get_mut(spot.node.at());
             if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
                 tier.capacity = tier.capacity.saturating_sub(*bytes);

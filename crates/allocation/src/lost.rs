@@ -34,6 +34,7 @@ pub(crate) struct Return {
     held: Vec<Whole>,
     offer: Option<Offer>,
     protected: BTreeSet<PathBuf>,
+    pinned: BTreeSet<PathBuf>,
 }
 
 /// What it has brought back.
@@ -93,8 +94,10 @@ impl Return {
             keep,
             resumable: BTreeSet::new(),
             protected: self.protected,
+            pinned: self.pinned,
             // Capacities are without what is protected by now.
             resumed: true,
+            is_without: true,
         };
         match ask(Call::Clean(staying), THOROUGH)? {
             Answer::Cleaned(_) => Ok(Returned { whole }),
@@ -279,6 +282,7 @@ impl Allocation {
             held,
             offer,
             protected,
+            pinned: self.pinned.clone(),
         };
         let begun = line.make_ready(Box::new(with));
         node.line = Some(line);

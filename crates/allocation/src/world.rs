@@ -199,6 +199,8 @@ pub struct Allocation {
     pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
     /// Folders that somebody asks to keep.
     pub(crate) protected: BTreeSet<PathBuf>,
+    /// Those of them that the user has pinned.
+    pub(crate) pinned: BTreeSet<PathBuf>,
     pub(crate) under_way: UnderWay,
     pub(crate) store: Store,
     pub(crate) chains: Chains,
@@ -256,6 +258,7 @@ impl Allocation {
             parts: Parts::default(),
             offered: None,
             protected: BTreeSet::new(),
+            pinned: BTreeSet::new(),
             under_way: UnderWay::default(),
             store: Store::default(),
             chains: Chains::default(),

@@ -602,6 +602,8 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
     let start = Start {
         allocation: Some("1".into()),
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
         run: "w-1".into(),
         workspace: "w".into(),
         wall: 0,

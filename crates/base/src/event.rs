@@ -8,7 +8,7 @@ use crate::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey};
 use crate::policy::Policy;
 use crate::units::Nanos;
-use crate::workflow::Workflow;
+use crate::workflow::{Keep, Workflow};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -102,6 +102,12 @@ pub enum Event {
         /// The replicas that were found, whole, where the log says they should be. All others are lost. Of what belongs to
         /// other workflows the same, but older logs do not have it: all of it is there where nothing of a part is named.
         found: Vec<(PartRef, Place)>,
+        /// The datasets that the user has pinned now.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pinned: Vec<DataId>,
+        /// As in [`Start::set_aside`], now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        set_aside: Option<Vec<(Spot, u64)>>,
     },
     /// A node is lost: what is on it cannot be read, nothing can be done there. What runs on it or moves from or to it is
     /// still told to have ended (`Ended`, `TransferFailed`, of kind [`FailureKind::NodeLost`]), after this, each as soon
@@ -167,6 +173,82 @@ pub struct Start {
     /// Nothing goes from node to node that is not sealed: it stays so when the run is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sealed: bool,
+    /// Datasets that the user has pinned (`tarn data pin`): their `keep` in `workflow` is `forever`. With what the workflow file says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pinned: Vec<(DataId, Keep)>,
+    /// Bytes of tiers that kept data takes of which this run does not know: the capacities in `cluster` are without them. Older logs do
+    /// not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_aside: Option<Vec<(Spot, u64)>>,
+}
+
+impl Start {
+    /// The run goes on: what it is to keep, and how much of the tiers it can have, is as the event says.
+    pub fn resume(&mut self, pinned: &[DataId], set_aside: Option<&[(Spot, u64)]>) {
+        self.pin(pinned);
+        if let Some(now) = set_aside {
+            self.set_aside(now);
+        }
+    }
+
+    /// From now on kept data takes so much of the tiers.
+    pub fn set_aside(&mut self, now: &[(Spot, u64)]) {
+        set_aside(&mut self.cluster, &mut self.set_aside, now);
+    }
+
+    /// From now on the user has pinned just these datasets: they stay when the run is over.
+    pub fn pin(&mut self, pinned: &[DataId]) {
+        pin(&mut self.workflow, &mut self.pinned, pinned);
+    }
+
+    /// Whether the user has pinned a dataset.
+    pub fn is_pinned(&self, data: DataId) -> bool {
+        self.pinned.iter().any(|(pinned, _)| *pinned == data)
+    }
+}
+
+/// Sets the `keep` of the datasets that the user has pinned, and that of those that were pinned before back to what the workflow
+/// file says.
+pub fn pin(workflow: &mut Workflow, before: &mut Vec<(DataId, Keep)>, pinned: &[DataId]) {
+    for (data, keep) in std::mem::take(before) {
+        if let Some(dataset) = workflow.data.get_mut(data.at()) {
+            dataset.keep = keep;
+        }
+    }
+    for data in pinned {
+        if let Some(dataset) = workflow.data.get_mut(data.at()) {
+            let keep = std::mem::replace(&mut dataset.keep, Keep::Forever);
+            before.push((*data, keep));
+        }
+    }
+}
+
+/// Takes from the capacities of tiers what is set aside now, after they have got back what was set aside before.
+pub fn set_aside(
+    cluster: &mut Cluster,
+    before: &mut Option<Vec<(Spot, u64)>>,
+    now: &[(Spot, u64)],
+) {
+    let mut change = |spot: &Spot, change: &mut dyn FnMut(&mut u64)| {
+        let node = cluster.nodes.get_mut(spot.node.at());
+        if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
+            change(&mut tier.capacity);
+        }
+    };
+    for (spot, bytes) in before.take().unwrap_or_default() {
+        change(&spot, &mut |capacity| {
+            *capacity = capacity.saturating_add(bytes)
+        });
+    }
+    let mut taken = Vec::with_capacity(now.len());
+    for (spot, bytes) in now {
+        change(spot, &mut |capacity| {
+            let bytes = (*bytes).min(*capacity);
+            *capacity -= bytes;
+            taken.push((*spot, bytes));
+        });
+    }
+    *before = Some(taken);
 }
 
 /// How a run is to behave.

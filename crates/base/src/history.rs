@@ -142,7 +142,16 @@ impl History {
                 self.capacity.entry(*spot).or_default().push((now, *bytes))
             }
             Event::Interrupted { signal } => self.interruptions.push((now, *signal)),
-            Event::Resumed { found } => self.resumed(found),
+            Event::Resumed {
+                found,
+                pinned,
+                set_aside,
+            } => {
+                if let Some(start) = &mut self.start {
+                    start.resume(pinned, set_aside.as_deref());
+                }
+                self.resumed(found);
+            }
             Event::NodeLost { node, why } => self.node_lost(*node, why),
             Event::NodeBack {
                 node,

@@ -20,9 +20,14 @@ pub struct Staying {
     pub resumable: BTreeSet<StoreKey>,
     /// Folders of replicas that somebody asks to keep, whatever this run makes of them.
     pub protected: BTreeSet<PathBuf>,
-    /// Whether the run is resumed: its capacities are already without what was protected when it began, and of no
-    /// instance that was offered to it.
+    /// Those of them that the user has pinned: no order of the run's removes them, as long as there is no other of the part.
+    #[serde(default)]
+    pub pinned: BTreeSet<PathBuf>,
+    /// Whether the run is resumed: it may still take over instances that were offered to it.
     pub resumed: bool,
+    /// Whether the capacities are already without what was protected when the run began.
+    #[serde(default)]
+    pub is_without: bool,
 }
 
 /// What a clean-up did.

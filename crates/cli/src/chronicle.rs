@@ -86,7 +86,7 @@ fn event(history: &History, at: f64, event: &Event) {
                 "the run begins"
             );
         }
-        Event::Resumed { found } => info!(at, replicas = found.len(), "the run goes on"),
+        Event::Resumed { found, .. } => info!(at, replicas = found.len(), "the run goes on"),
         Event::Interrupted { signal } => warn!(at, signal, "the run is interrupted"),
         Event::NodeLost { node, why } => {
             warn!(at, node = history.node_name(*node), why, "node lost");

@@ -111,8 +111,8 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
             let mut prior = catalogue
                 .prior(&parsed.workflow, &workspace, &found, elsewhere)
                 .exit(Exit::State)?;
-            crate::run::held_still(&mut prior, &found, &workspace, &dir, elsewhere);
-            let dests = crate::run::prior_dests(&catalogue, &parsed.workflow, &dir, &mover)?;
+            crate::run::prior::held_still(&mut prior, &found, &workspace, &dir, elsewhere);
+            let dests = crate::run::prior::prior_dests(&catalogue, &parsed.workflow, &dir, &mover)?;
             (prior, dests)
         }
         false => (Vec::new(), Vec::new()),
@@ -140,7 +140,13 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         prior_data: others.data.clone(),
         allocation: None,
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     };
+    if dir.0.is_dir() {
+        let catalogue = crate::run::open_catalogue(&dir)?;
+        crate::run::pinned::keep(&catalogue, &mut start)?;
+    }
     crate::run::others::set_aside(&mut start.cluster, &mut start.prior_data);
     let seen = seen(&dir, &start.workflow);
     let mut world = Simulation::new(&start, estimates(&start, seen, &looks));

@@ -225,7 +225,9 @@ impl Watcher {
                 whole.len()
             )),
             Event::Interrupted { signal } => Some(format!("stopping (signal {signal})")),
-            Event::Resumed { found } => Some(format!("goes on; {} replica(s) found", found.len())),
+            Event::Resumed { found, .. } => {
+                Some(format!("goes on; {} replica(s) found", found.len()))
+            }
             _ => None,
         }
     }

@@ -14,23 +14,22 @@ use files::Files;
 use margin::Margin;
 use opened::Watched;
 use others::Others;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
-use tarn_base::event::{Event, Options, PriorDest, PriorInstance, Start};
+use tarn_base::event::{Event, Options, Start};
 use tarn_base::history::{History, TransferEnd};
-use tarn_base::id::{DataId, StepId};
-use tarn_base::layout::{StateDir, TierDir};
+use tarn_base::id::StepId;
+use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::policy::{Handling, Order};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
-use tarn_base::workflow::Workflow;
 use tarn_engine::Engine;
 use tarn_fabric::Transport;
 use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
@@ -50,7 +49,9 @@ pub(crate) mod margin;
 mod opened;
 pub(crate) mod orphans;
 pub(crate) mod others;
+pub(crate) mod pinned;
 mod places;
+pub(crate) mod prior;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
 const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
@@ -146,8 +147,8 @@ pub(crate) fn start(
     let prior = catalogue
         .prior(&parsed.workflow, &workspace, &found, reached.is_some())
         .exit(Exit::State)?;
-    let prior_dest = prior_dests(&catalogue, &parsed.workflow, state, mover.as_ref())?;
-    tell_of_dests(&parsed.workflow, &workspace, state, mover.as_ref());
+    let prior_dest = prior::prior_dests(&catalogue, &parsed.workflow, state, mover.as_ref())?;
+    prior::tell_of_dests(&parsed.workflow, &workspace, state, mover.as_ref());
     let before = runs::newest(state, Some(&parsed.workflow.name)).exit(Exit::State)?;
     let changes = match before {
         // Nothing has run that could run again.
@@ -180,7 +181,10 @@ pub(crate) fn start(
         prior_data: others.data.clone(),
         allocation: reached.as_ref().map(|r| r.job().to_owned()),
         sealed: args.machine.transport == Transport::Sealed,
+        pinned: Vec::new(),
+        set_aside: None,
     };
+    pinned::keep(&catalogue, &mut start)?;
     files.write(&state.run(&name))?;
     changes.write(&state.run(&name));
     let seen = Seen {
@@ -237,31 +241,10 @@ pub(crate) fn start(
     session.drive(cli, args.report.as_deref())
 }
 
-/// Says what somebody has taken out of a `dest`: it is put there again.
-fn tell_of_dests(w: &Workflow, workspace: &str, state: &StateDir, mover: &dyn Mover) {
-    for dataset in &w.data {
-        let Some(dest) = &dataset.dest else { continue };
-        let Some((path, others)) = tarn_local::destination_lacks(state, workspace, dest, mover)
-        else {
-            continue;
-        };
-        let more = match others {
-            0 => String::new(),
-            n => format!(" and {n} more"),
-        };
-        say!(
-            "note: {}{more}, which an earlier run put there, is not there any more: dataset `{}` is delivered again, and made again \
-             where nothing is left of it",
-            dest.join(path).display(),
-            dataset.name
-        );
-    }
-}
-
 pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let state = state::here(cli)?;
     let name = state::which(&state, args.run.as_ref())?;
-    let begun = state::started(&state, &name)?;
+    let mut begun = state::started(&state, &name)?;
     let lock = lock(&state, &begun.workflow.name)?;
     // A wish that it stop was for the process that is gone.
     tarn_journal::live::remove(&state.cancel(&name));
@@ -296,6 +279,9 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
             return start(cli, &parsed, files, &state, &args);
         }
     };
+    let mut catalogue = open_catalogue(&state)?;
+    let pinned = pinned::datasets(&catalogue, &begun)?;
+    begun.pin(&pinned);
     let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     let history = history_of(&opened.records);
     files.check_for_resume(&begun.workflow, &history)?;
@@ -329,20 +315,26 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         .flat_map(|t| &t.order.parts)
         .filter_map(|m| key(&m.part))
         .collect();
-    let mut catalogue = open_catalogue(&state)?;
     let mut left = kept::Left::of(&catalogue, &begun)?;
     let staying = Staying {
         keep,
         resumable,
         protected: left.protected(),
+        pinned: left.pinned(),
         resumed: true,
+        is_without: begun.set_aside.is_none(),
     };
-    kept::tidy(&mut *world, &mut catalogue, &mut left, &staying)?;
+    let cleaned = kept::tidy(&mut *world, &mut catalogue, &mut left, &staying)?;
+    let set_aside = kept::aside_again(&mut begun, &cleaned);
     found.extend(others::replicas(&whole));
     let session = Session {
         journal: opened.writer,
         engine,
-        first: Event::Resumed { found },
+        first: Event::Resumed {
+            found,
+            pinned,
+            set_aside,
+        },
         seq,
         state,
         world,
@@ -604,83 +596,6 @@ pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {
         say!("warning: {run} is left out of the catalogue: {e}");
     }
     Ok(catalogue)
-}
-
-/// Of what earlier runs have committed, only what can be seen to be there counts for a plan. What lies on other machines is believed.
-pub(crate) fn held_still(
-    prior: &mut [PriorInstance],
-    cluster: &Cluster,
-    workspace: &str,
-    state: &StateDir,
-    elsewhere: bool,
-) {
-    let mover = crate::mover::trees();
-    let mut dests: BTreeMap<PathBuf, BTreeSet<StoreKey>> = BTreeMap::new();
-    let key = |p: &PriorInstance, output: u32, part: u32| {
-        let output = p.outputs.get(output as usize)?;
-        Some(output.parts.get(part as usize)?.0.key.clone())
-    };
-    for p in &*prior {
-        for (output, part, place) in &p.held {
-            if let (Place::External(dest), Some(key)) = (place, key(p, *output, *part)) {
-                dests.entry(dest.clone()).or_default().insert(key);
-            }
-        }
-    }
-    for (dest, keys) in &mut dests {
-        let all: Vec<StoreKey> = keys.iter().cloned().collect();
-        let asked: Vec<&StoreKey> = all.iter().collect();
-        let there = tarn_local::destination_holds(state, workspace, dest, &asked, &mover);
-        let there: BTreeSet<StoreKey> = all
-            .iter()
-            .zip(there)
-            .filter(|(_, there)| *there)
-            .map(|(key, _)| key.clone())
-            .collect();
-        *keys = there;
-    }
-    for p in prior {
-        let known = p.clone();
-        p.held.retain(|(output, part, place)| {
-            let Some(key) = key(&known, *output, *part) else {
-                return false;
-            };
-            match place {
-                Place::Node(spot) if !elsewhere => {
-                    let node = cluster.nodes.get(spot.node.at());
-                    let tier = node.and_then(|n| Some((n, n.tiers.get(spot.tier.at())?)));
-                    tier.is_some_and(|(node, tier)| {
-                        let folder = TierDir::new(&tier.root, workspace, &node.name);
-                        folder.part(&key).exists()
-                    })
-                }
-                Place::External(dest) => dests.get(dest).is_some_and(|keys| keys.contains(&key)),
-                _ => true,
-            }
-        });
-    }
-}
-
-pub(crate) fn prior_dests(
-    catalogue: &Catalogue,
-    w: &Workflow,
-    state: &StateDir,
-    mover: &dyn Mover,
-) -> CliResult<Vec<PriorDest>> {
-    let rows = catalogue.dests(&w.name).exit(Exit::State)?;
-    let workspace = state::workspace(&w.name, state);
-    let prior = |(i, dataset): (usize, &tarn_base::workflow::Dataset)| {
-        let dest = dataset.dest.as_ref()?;
-        let row = rows
-            .iter()
-            .find(|r| r.dataset == dataset.name && r.path == *dest)?;
-        let intact = tarn_local::destination_intact(state, &workspace, dest, mover);
-        intact.then_some(PriorDest {
-            data: DataId(i as u32),
-            hash: row.hash,
-        })
-    };
-    Ok(w.data.iter().enumerate().filter_map(prior).collect())
 }
 
 /// What records say.

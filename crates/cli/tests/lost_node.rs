@@ -87,6 +87,8 @@ fn start(folder: &Path) -> Start {
         prior_data: Vec::new(),
         allocation: None,
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     }
 }
 

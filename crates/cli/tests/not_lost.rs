@@ -110,6 +110,28 @@ fn copies() -> Site {
     site
 }
 
+#[test]
+fn what_is_listed_of_a_dest_is_what_lies_there_now() {
+    let site = copies();
+    for text in ["1\n", "22\n", "333\n"] {
+        site.write("in/f", text);
+        site.run().exits(0);
+        let listed = site.tarn(&["data", "ls", "--json"]).exits(0).out;
+        let rows = listed
+            .lines()
+            .map(|l| serde_json::from_str(l).expect("JSON"));
+        let rows: Vec<serde_json::Value> = rows
+            .filter(|r: &serde_json::Value| r["dataset"] == "o")
+            .collect();
+        assert_eq!(rows.len(), 1, "{listed}");
+        assert_eq!(
+            (&rows[0]["parts"], &rows[0]["bytes"]),
+            (&1.into(), &text.len().into()),
+            "{listed}"
+        );
+    }
+}
+
 /// What is recorded of the only `dest`.
 fn record(site: &Site) -> std::path::PathBuf {
     let only = |folder: &std::path::Path| {
@@ -196,6 +218,37 @@ fn a_kept_replica_that_was_changed_is_read_again_before_it_is_used() {
     // What was only touched is as it was: nothing runs again.
     site.tarn(&["data", "get", "k", "got"]).exits(0);
     assert_eq!(site.read("got/f"), "right\n");
+}
+
+#[test]
+fn a_kept_replica_of_which_a_file_was_replaced_is_not_delivered() {
+    let reads = keeps(
+        "[data.r]\ndest = \"out\"\n[[step]]\nname = \"read\"\nin = [\"k\"]\nout = [\"r\"]\nrun = \"cat $TARN_k/f > $TARN_r/f\"\n",
+    );
+    // Of the same size, time and mode: another file, or another content.
+    for is_renamed in [true, false] {
+        let site = Site::new(&keeps(""));
+        site.run().exits(0);
+        let file = replica(&site);
+        let before = fs::metadata(&file).expect("there");
+        let other = site.path("tier/other");
+        let written = match is_renamed {
+            true => &other,
+            false => &file,
+        };
+        fs::write(written, "wrong\n").expect("write");
+        fs::set_permissions(written, before.permissions()).expect("chmod");
+        let opened = fs::File::options().write(true).open(written);
+        opened
+            .and_then(|f| f.set_modified(before.modified()?))
+            .expect("touched");
+        if is_renamed {
+            fs::rename(&other, &file).expect("its owner may");
+        }
+        site.write("workflow.toml", &reads);
+        site.run().exits(0).says("changed or damaged");
+        assert_eq!(site.read("out/f"), "right\n");
+    }
 }
 
 #[test]

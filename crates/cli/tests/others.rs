@@ -142,8 +142,11 @@ fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
 #[test]
 fn what_is_kept_no_longer_is_not_used() {
     let site = site("genome", "");
+    put(&site, "genome").exits(0);
     let with = ["data", "put", "ref", "genome", "--tier", &site.options[1]];
-    site.tarn(&[&with[..], &["--keep", "1s"]].concat()).exits(0);
+    site.tarn(&[&with[..], &["--keep", "1s"]].concat())
+        .exits(0)
+        .says("already");
     until(|| site.tarn(&["data", "ls"]).out.contains("no longer"));
     site.run().exits(7).says("is not kept");
     site.tarn(&["data", "pin", "genome"]).exits(0);
@@ -298,6 +301,28 @@ fn other_nodes_are_brought_a_copy_of_their_own() {
     );
     site.tarn(&["data", "rm", "genome"]).exits(0);
     site.leaves_nothing_on_its_tier();
+}
+
+#[test]
+fn a_copy_that_a_failed_run_was_brought_is_no_dataset_of_its_own() {
+    let text = "name = \"use\"\n[data.genome]\nof = \"genome\"\n[data.out]\ndest = \"res\"\n[[step]]\nname = \"a\"\nnodes = 2\nin = [\"genome:broadcast\"]\n\
+                out = [\"out:single\"]\nrun = \"false\"\n";
+    let site = Site::new(text).with(&["--nodes", "2"]);
+    site.write("ref/genome", "ACGT\n");
+    put(&site, "genome").exits(0);
+    let run = site.run();
+    if run.err.contains("namespaces") {
+        return;
+    }
+    run.exits(1);
+    let listed = site.tarn(&["data", "ls"]).exits(0).out;
+    let of = |name: &str| listed.lines().filter(|l| l.starts_with(name)).count();
+    assert_eq!((of("put-genome "), of("use ")), (1, 0), "{listed}");
+    site.tarn(&["data", "verify", "genome"])
+        .exits(0)
+        .says("whole");
+    // It is clear which is meant.
+    site.tarn(&["data", "rm", "genome"]).exits(0);
 }
 
 #[test]

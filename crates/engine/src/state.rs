@@ -220,7 +220,14 @@ impl State {
                     *signal == TERMINATE && !matches!(self.stop, Some(Stop::Interrupted(_)));
                 self.stop = Some(Stop::Interrupted(*signal));
             }
-            Event::Resumed { found } => self.resumed(found),
+            Event::Resumed {
+                found,
+                pinned,
+                set_aside,
+            } => {
+                self.start.resume(pinned, set_aside.as_deref());
+                self.resumed(found);
+            }
             Event::NodeLost { node, .. } => self.node_lost(*node),
             Event::NodeBack {
                 node,

@@ -165,7 +165,11 @@ fn resume(s: &Start, records: &[Record]) -> usize {
         }
     }
     let mut journal = Memory::default();
-    let first = Event::Resumed { found };
+    let first = Event::Resumed {
+        found,
+        pinned: Vec::new(),
+        set_aside: None,
+    };
     let outcome = drive(&mut engine, &mut sim, &mut journal, first, seq, &mut |_| {});
     assert_eq!(outcome.expect("the loop"), Outcome::Done);
     let actions = journal.0.iter().flat_map(|r| &r.actions);

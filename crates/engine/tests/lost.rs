@@ -464,7 +464,11 @@ fn a_rescue_that_is_gone_when_a_run_goes_on_is_made_again() {
         (vec![kept.clone()], 1),
         (vec![kept, (made(0), rescue.to.clone())], 0),
     ] {
-        let resumed = hand.says(Event::Resumed { found });
+        let resumed = hand.says(Event::Resumed {
+            found,
+            pinned: Vec::new(),
+            set_aside: None,
+        });
         let fail = runs_in(&resumed).remove(0);
         let rescues = transfers_in(&hand.fails(&fail, FailureKind::Exit));
         assert_eq!(rescues.len(), again);
@@ -510,7 +514,11 @@ fn what_a_lost_node_still_has_is_used_when_the_run_goes_on() {
         if found_all {
             found.push((made(1), Place::Node(b.nodes[0])));
         }
-        let resumed = hand.says(Event::Resumed { found });
+        let resumed = hand.says(Event::Resumed {
+            found,
+            pinned: Vec::new(),
+            set_aside: None,
+        });
         let next = runs_in(&resumed).remove(0);
         let expected = if found_all { &c } else { &b };
         assert_eq!(next.instance, expected.instance, "{resumed:?}");

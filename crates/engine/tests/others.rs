@@ -199,7 +199,11 @@ fn a_resumed_run_reads_what_was_found_and_all_where_an_older_log_says_nothing() 
         (vec![place(1)], false),
         (vec![place(0), place(1)], true),
     ] {
-        let actions = hand.says(Event::Resumed { found });
+        let actions = hand.says(Event::Resumed {
+            found,
+            pinned: Vec::new(),
+            set_aside: None,
+        });
         let is_of_genome = |d: &Do| matches!(d, Do::Evict { part, .. } if *part == genome());
         assert!(!actions.iter().any(|a| is_of_genome(&a.what)));
         let runs = runs_in(&actions);

@@ -108,7 +108,11 @@ fn go_on(s: &Start, records: &[Record], lost: impl Fn(usize) -> bool) -> (Outcom
         &mut engine,
         &mut sim,
         &mut journal,
-        Event::Resumed { found },
+        Event::Resumed {
+            found,
+            pinned: Vec::new(),
+            set_aside: None,
+        },
         seq,
         &mut |_| {},
     );

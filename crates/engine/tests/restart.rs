@@ -199,7 +199,11 @@ fn a_run_that_goes_on_places_the_step_where_its_checkpoints_are() {
     let step = |runs: &[Run]| runs.iter().find(|r| r.instance == instance(1, 0)).cloned();
     let first = step(&runs).expect("it runs");
     assert_eq!(first.nodes, [fast(1)]);
-    let again = hand.says(Event::Resumed { found: Vec::new() });
+    let again = hand.says(Event::Resumed {
+        found: Vec::new(),
+        pinned: Vec::new(),
+        set_aside: None,
+    });
     assert_eq!(step(&runs_in(&again)).expect("it runs").nodes, first.nodes);
     let stays = Reason::CheckpointsThere { node: NodeId(1) };
     assert!(again.iter().any(|a| a.why == stays));

@@ -147,6 +147,8 @@ fn after_an_interruption_only_what_was_found_is_there() {
     let kept = (part(1, 1), Place::Node(spot(0)));
     let event = Event::Resumed {
         found: vec![kept.clone(), (part(0, 0), Place::Source)],
+        pinned: vec![],
+        set_aside: None,
     };
     h.apply(20 * SECOND, &event, &[assign(1, 0)]);
     assert_eq!(places(&h), [(1, kept.1)]);
@@ -167,7 +169,15 @@ fn after_an_interruption_only_what_was_found_is_there() {
     assert_eq!(h.resumptions, [20 * SECOND]);
 
     let mut h = replay(&records[..4]);
-    h.apply(9 * SECOND, &Event::Resumed { found: vec![] }, &[]);
+    h.apply(
+        9 * SECOND,
+        &Event::Resumed {
+            found: vec![],
+            pinned: vec![],
+            set_aside: None,
+        },
+        &[],
+    );
     let make = &h.instances[&instance(0)];
     assert_eq!(make.state, InstanceState::Waiting);
     assert_eq!(
@@ -338,11 +348,27 @@ fn what_was_out_of_reach_counts_where_it_is_found() {
     h.apply(20 * SECOND, &lost(0), &[]);
     let mut missed = h.clone();
     let found = vec![(part(1, 1), n0.clone())];
-    h.apply(30 * SECOND, &Event::Resumed { found }, &[]);
+    h.apply(
+        30 * SECOND,
+        &Event::Resumed {
+            found,
+            pinned: Vec::new(),
+            set_aside: None,
+        },
+        &[],
+    );
     assert_eq!(h.replicas[&part(1, 1)][&n0].since, since);
     assert!(h.unreachable.is_empty() && !h.is_lost(NodeId(0)));
     // Asked in vain it is gone, unless the node was not there to be asked.
-    missed.apply(30 * SECOND, &Event::Resumed { found: vec![] }, &[]);
+    missed.apply(
+        30 * SECOND,
+        &Event::Resumed {
+            found: vec![],
+            pinned: vec![],
+            set_aside: None,
+        },
+        &[],
+    );
     assert!(missed.unreachable.is_empty() && missed.removed.contains_key(&at));
     missed.apply(30 * SECOND, &lost(0), &[]);
     assert!(missed.unreachable.contains_key(&at) && !missed.removed.contains_key(&at));

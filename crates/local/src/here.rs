@@ -18,6 +18,7 @@ use crate::store::{
     failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
 use crate::transfer::take_back;
+use crate::untouched;
 use crate::writers::{Writer, Writing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -583,6 +584,7 @@ impl<'a> Here<'a> {
         shared.mover.split(&folder, &pieces)?;
         let mut all = Vec::with_capacity(parts.len());
         for (part, (_, path)) in parts.iter().zip(&pieces) {
+            let _ = untouched::mark(path);
             let stored = shared.mover.stored(path)?;
             if let Some(reserved) = &mut self.reserved {
                 reserved.arrived(self.spot, &part.key, stored);
@@ -627,6 +629,7 @@ impl<'a> Here<'a> {
             };
             let copied = shared.mover.copy(&job, &self.of.handle.control);
             copied.inspect_err(|_| drop(shared.mover.remove(&job.staging)))?;
+            let _ = untouched::mark(&dest);
             let stored = shared.mover.stored(&dest)?;
             if let Some(reserved) = &mut self.reserved {
                 reserved.arrived(self.spot, &part.key, stored);
@@ -673,6 +676,13 @@ impl<'a> Here<'a> {
         let beside = beside.filter_map(|p| p.work_beside(shared, run, self.at));
         for folder in beside.chain(self.work()) {
             self.remove(&folder);
+        }
+        // Views have linked to their files.
+        let held = self.of.needs.iter().filter_map(|n| n.held.get(self.at));
+        for held in held.filter(|h| h.len() > 1).flatten() {
+            if let Ok(replica) = shared.replica(held.spot, &held.key) {
+                untouched::links_gone(&replica);
+            }
         }
     }
 }

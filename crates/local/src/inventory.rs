@@ -9,6 +9,7 @@ use crate::shared::Shared;
 use crate::sources::resolve;
 use crate::stage;
 use crate::store::{alike, write_manifests};
+use crate::untouched;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -251,24 +252,26 @@ fn holds(
     if !is_there(shared, &root)? {
         return Ok(false);
     }
+    let read_again = || {
+        untouched::read_and_mark(&root, || {
+            let found = shared.digest_replica(&root, look.seal);
+            found.is_ok_and(|found| found.hash() == manifest.hash())
+        })
+    };
     // What a store has told to be there is not lost with this machine.
     Ok(match (look.contents && !is_object(&root), look.seal) {
-        (true, Some(seal)) => shared
-            .digest_replica(&root, Some(seal))
-            .is_ok_and(|found| found.hash() == manifest.hash()),
-        (true, None) => shared
-            .mover
-            .verify(&root, manifest, &Control::default())
-            .is_ok(),
+        (true, Some(_)) => read_again(),
+        (true, None) => untouched::read_and_mark(&root, || {
+            let control = Control::default();
+            shared.mover.verify(&root, manifest, &control).is_ok()
+        }),
         (false, seal) => {
             let listed = seen(&root, shared.list_replica(&root, seal.is_some()))?;
             let listed = listed.filter(|l| same_shape(l, manifest));
-            // What was written since may have the same size.
+            // What was written since, or has come in its place, may have the same size and time.
+            let is_as_marked = || untouched::is_untouched(&root, untouched::Changes::All);
             listed.is_some_and(|l| {
-                is_object(&root) || contains(&l, manifest) || {
-                    let found = shared.digest_replica(&root, seal);
-                    found.is_ok_and(|found| found.hash() == manifest.hash())
-                }
+                is_object(&root) || contains(&l, manifest) && is_as_marked() || read_again()
             })
         }
     })
@@ -431,9 +434,12 @@ impl Cleaner<'_> {
         let ledgers = &self.shared.ledgers;
         ledgers.found(spot, &key, stored);
         match &self.stays.offered {
-            None => ledgers.set_aside(spot, stored),
-            Some(offered) if offered.contains(&key) => ledgers.leave(spot, key, path, true),
-            Some(_) => ledgers.enlarge(spot, stored),
+            Some(offered) if offered.contains(&key) => {
+                // It counts once it is in the way.
+                return ledgers.leave(spot, key, path, true);
+            }
+            _ if self.stays.asked.is_without => ledgers.enlarge(spot, stored),
+            _ => ledgers.set_aside(spot, stored),
         }
         *self.done.aside.entry(spot).or_default() += stored;
     }

@@ -7,6 +7,7 @@ use crate::sources::{forget, remember, resolve, wall_clock};
 use crate::store::{
     failure, hash_of, io_failure, make_folder, sealed, stored_estimate, warn, write_manifests,
 };
+use crate::untouched;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -207,6 +208,9 @@ fn one(
         agrees(shared, part, &manifest, control)?;
     }
     let hash = settle(shared, part, manifest, began, &t.to)?;
+    if matches!(t.to, Place::Node(_)) {
+        let _ = untouched::mark(&dest);
+    }
     let stored = shared.mover.stored(&dest).map_err(Failure::from)?;
     if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {
         claim.arrived(*spot, &part.key, stored);

@@ -139,6 +139,8 @@ pub struct Local {
     done: bool,
     /// Replicas that somebody asked to keep before this run: others never take them for room.
     protected: BTreeSet<PathBuf>,
+    /// Those of them that the user has pinned.
+    pinned: BTreeSet<PathBuf>,
     /// Looks after memory; goes last.
     _watchman: Option<Watchman>,
 }
@@ -276,6 +278,7 @@ impl Local {
             idle: None,
             done: false,
             protected: BTreeSet::new(),
+            pinned: BTreeSet::new(),
             _watchman: watchman,
         })
     }
@@ -612,6 +615,15 @@ impl World for Local {
                 share,
             } => {
                 self.cache(*part, key, *at, *share);
+                return Ok(());
+            }
+            Do::Evict {
+                part,
+                key,
+                at: Place::Node(spot),
+            } if self.stays_pinned(*spot, key, &action.why) => {
+                let (part, at) = (*part, Place::Node(*spot));
+                self.ahead.push(Event::Evicted { part, at });
                 return Ok(());
             }
             Do::Evict { part, key, at } => Job::Evict {

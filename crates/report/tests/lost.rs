@@ -131,7 +131,15 @@ fn what_was_on_a_lost_node_is_not_there_until_it_is_back() {
     assert_eq!(state(&back), InstanceState::Committed);
     assert!(lost.is_lost(NodeId(1)) && !back.is_lost(NodeId(1)));
     let mut resumed = lost;
-    resumed.apply(50 * MS, &Event::Resumed { found: vec![] }, &[]);
+    resumed.apply(
+        50 * MS,
+        &Event::Resumed {
+            found: vec![],
+            pinned: vec![],
+            set_aside: None,
+        },
+        &[],
+    );
     assert!(
         !resumed.is_lost(NodeId(1)),
         "a run that goes on believes in all of its nodes"

@@ -202,7 +202,15 @@ fn random_log(seed: u64, length: usize) -> Vec<Record> {
                 let found = (0..r.below(12))
                     .map(|_| (any_part(&mut r), Place::Node(any_spot(&mut r))))
                     .collect();
-                log.add(now, Event::Resumed { found }, vec![]);
+                log.add(
+                    now,
+                    Event::Resumed {
+                        found,
+                        pinned: Vec::new(),
+                        set_aside: None,
+                    },
+                    vec![],
+                );
             }
             _ => {
                 let gone = Event::Evicted {
@@ -287,7 +295,9 @@ impl Naive<'_> {
                     }
                 }
                 Event::Evicted { part: p, at } if (*p, at) == (part, &place) => return None,
-                Event::Resumed { found } if !found.contains(&(part, place.clone())) => return None,
+                Event::Resumed { found, .. } if !found.contains(&(part, place.clone())) => {
+                    return None;
+                }
                 _ if Self::makes(record, part).is_some() => return None,
                 _ => {}
             }

@@ -148,6 +148,8 @@ fn start(partition: Partition, distribution: Distribution, nodes: u32, capacity:
         prior_data: vec![],
         allocation: None,
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     }
 }
 

@@ -54,6 +54,12 @@ impl Left {
         kept.map(ReplicaRow::path).collect()
     }
 
+    /// Those of them that the user has pinned.
+    pub(super) fn pinned(&self) -> BTreeSet<PathBuf> {
+        let pinned = self.all().filter(|r| r.is_pinned());
+        pinned.map(ReplicaRow::path).collect()
+    }
+
     /// The folders of what is to be kept or cached, and of what this run, if any, can be gone on with.
     pub(super) fn wanted(&self, resumable: Option<&str>) -> BTreeSet<PathBuf> {
         let waits = |r: &ReplicaRow| !r.kept && resumable == Some(&r.run);
@@ -199,6 +205,7 @@ pub(super) fn keep_what_is_there(
     let staying = Staying {
         keep,
         protected: left.protected(),
+        pinned: left.pinned(),
         ..Staying::default()
     };
     world
@@ -248,13 +255,14 @@ fn path(start: &Start, key: &StoreKey, place: &Place) -> Option<PathBuf> {
     }
 }
 
-/// Room that kept data takes is no room for this run.
+/// Room that kept data takes is no room for this run. It is noted how much that is: see [`aside_again`].
 fn set_aside(start: &mut Start, cleaned: &Cleaned) {
-    for (spot, bytes) in cleaned.aside.iter().filter(|(_, bytes)| **bytes > 0) {
-        let node = start.cluster.nodes.get_mut(spot.node.at());
-        let Some(node) = node else { continue };
-        if let Some(tier) = node.tiers.get_mut(spot.tier.at()) {
-            tier.capacity = tier.capacity.saturating_sub(*bytes);
+    start.set_aside(&aside(cleaned));
+    for (spot, bytes) in start.set_aside.iter().flatten() {
+        let Some(node) = start.cluster.nodes.get(spot.node.at()) else {
+            continue;
+        };
+        if let Some(tier) = node.tiers.get(spot.tier.at()) {
             say!(
                 "{} of {}/{} hold kept data, {} are left for this run; `tarn data ls` shows it",
                 Bytes(*bytes),
@@ -264,6 +272,19 @@ fn set_aside(start: &mut Start, cleaned: &Cleaned) {
             );
         }
     }
+}
+
+/// The same when a run is resumed: what was released since is its own again. None of one that an earlier version has begun.
+pub(super) fn aside_again(begun: &mut Start, cleaned: &Cleaned) -> Option<Vec<(Spot, u64)>> {
+    begun.set_aside.as_ref()?;
+    let now = aside(cleaned);
+    begun.set_aside(&now);
+    Some(now)
+}
+
+fn aside(cleaned: &Cleaned) -> Vec<(Spot, u64)> {
+    let all = cleaned.aside.iter().filter(|(_, bytes)| **bytes > 0);
+    all.map(|(spot, bytes)| (*spot, *bytes)).collect()
 }
 
 /// Removes what no run knows of and nobody asks to keep from the workflow's folders on the tiers, and records what

@@ -195,7 +195,9 @@ pub(crate) fn set_aside(cluster: &mut Cluster, data: &mut [PriorData]) {
 /// The cluster of a run with what was set aside of it: a world counts itself what others take.
 pub(crate) fn full_tiers(begun: &Start) -> Cluster {
     let mut cluster = begun.cluster.clone();
-    for (spot, bytes) in begun.prior_data.iter().flat_map(|prior| &prior.set_aside) {
+    let of_others = begun.prior_data.iter().flat_map(|prior| &prior.set_aside);
+    let kept = begun.set_aside.iter().flatten();
+    for (spot, bytes) in of_others.chain(kept) {
         if let Some(tier) = tier_mut(&mut cluster, *spot) {
             tier.capacity = tier.capacity.saturating_add(*bytes);
         }
@@ -241,7 +243,7 @@ fn check_parts(dataset: &Dataset, parts: &[StoredPart]) -> Result<(), String> {
     }
 }
 
-/// What a part is called in this run: what two workflows have stored never has one name.
+/// What a part is called in this run: what two workflows have stored never has one name. The catalogue lists no dataset by such names.
 fn key(dataset: &str, part: &StoredPart, seq: u32) -> StoreKey {
     let workspace = part.rows.first().map_or("", |r| &r.workspace);
     let theirs = Hash::of(format!("{workspace}/{}", part.info.key.0).as_bytes());

@@ -640,6 +640,8 @@ impl Store {
 
     /// Gives a whole folder its name, durably, and before that what lies in it.
     fn publish_as(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+        // Without the mark, it is read again before it is used.
+        let _ = tarn_local::untouched::mark(&held.path_of(&[whole, b"/tree"].concat()));
         held.sync_inside(whole)?;
         held.rename(whole, held, false)?;
         held.sync()

@@ -66,6 +66,8 @@ fn start(text: &str) -> Start {
         prior_data: Vec::new(),
         allocation: None,
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     }
 }
 

@@ -106,6 +106,8 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster, policy: Policy) -> Sta
         prior_data: Vec::new(),
         allocation: None,
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     }
 }
 

@@ -115,6 +115,8 @@ fn start(case: &Case, policy: &str) -> Start {
         prior_data: Vec::new(),
         allocation: case.allocation.then(|| "1".into()),
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     }
 }
 
@@ -242,7 +244,11 @@ fn go_on(
         &mut engine,
         sim,
         before,
-        Event::Resumed { found },
+        Event::Resumed {
+            found,
+            pinned: Vec::new(),
+            set_aside: None,
+        },
         seq,
     ))
 }

@@ -5,14 +5,14 @@ use crate::changes::{self, Change, ChangeKind, StoredAt};
 use crate::log::LogReader;
 use crate::runs;
 use rusqlite::{Transaction, params};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Outcome;
 use tarn_base::bounds::CACHE_LEASE;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
 use tarn_base::history::{History, InstanceState, Replica};
 use tarn_base::id::{NodeId, Spot, TierId};
-use tarn_base::part::{Place, TransferKind};
+use tarn_base::part::{Place, StoreKey, TransferKind};
 use tarn_base::units::{SECOND, Time};
 use tarn_base::workflow::Keep;
 
@@ -26,6 +26,9 @@ pub(super) enum IndexError {
 }
 
 type Indexed = Result<(), IndexError>;
+
+/// Parts that the user keeps, and until when.
+type Pins = BTreeMap<String, Option<i64>>;
 
 /// SQLite's integers have a sign; nothing tarn counts comes near the bound.
 pub(super) fn int(n: u64) -> i64 {
@@ -67,8 +70,10 @@ impl Catalogue {
             indexing.run_row(bytes)?;
             indexing.tiers()?;
             indexing.instances()?;
-            indexing.removed()?;
-            indexing.replicas()?;
+            let pins = indexing.pins()?;
+            indexing.removed(&pins)?;
+            indexing.replaced()?;
+            indexing.replicas(&pins)?;
             indexing.dests()?;
             apply_changes(tx, &changes)
         })
@@ -167,11 +172,43 @@ impl Indexing<'_> {
         Ok(())
     }
 
-    fn removed(&self) -> Indexed {
+    /// Until when the user keeps parts. A part that a run moves stays as it was asked for.
+    fn pins(&self) -> Result<Pins, IndexError> {
+        let mut query = self.tx.prepare_cached(
+            "SELECT key, kept_until FROM replicas WHERE by_user AND workflow = ?1 AND workspace = ?2
+             AND json_extract(place, '$.external') IS NULL",
+        )?;
+        let of = params![self.start.workflow.name, self.start.workspace];
+        let rows = query.query_map(of, |r| Ok((r.get(0)?, r.get(1)?)))?;
+        let mut pins = Pins::new();
+        for row in rows {
+            let (key, until): (String, Option<i64>) = row?;
+            let longest = pins.entry(key).or_insert(until);
+            *longest = longest.zip(until).map(|(a, b)| a.max(b));
+        }
+        Ok(pins)
+    }
+
+    /// What a run has removed. What the user has pinned is listed until it is there elsewhere, or made again, or released: if it is
+    /// gone all the same, the next run says so.
+    fn removed(&self, pins: &Pins) -> Indexed {
+        let there = self
+            .history
+            .replicas
+            .iter()
+            .filter(|(_, at)| !at.is_empty());
+        let there = there.filter_map(|(part, _)| self.history.parts.get(part));
+        let there: BTreeSet<&StoreKey> = there.map(|info| &info.key).collect();
+        let stays = |key: &StoreKey| pins.get(&key.0) == Some(&None) && !there.contains(key);
         let mut delete = self
             .tx
             .prepare_cached("DELETE FROM replicas WHERE key = ?1 AND place = ?2 AND since <= ?3")?;
-        for ((key, place), at) in &self.history.removed {
+        for ((key, place), at) in self
+            .history
+            .removed
+            .iter()
+            .filter(|((key, _), _)| !stays(key))
+        {
             let Some(stored_at) = self.stored_at(place) else {
                 continue;
             };
@@ -181,13 +218,38 @@ impl Indexing<'_> {
         Ok(())
     }
 
-    fn replicas(&self) -> Indexed {
+    /// What earlier runs have put into a `dest` is not there any more once this run has put something else there.
+    fn replaced(&self) -> Indexed {
+        let mut delete = self.tx.prepare_cached(
+            "DELETE FROM replicas WHERE workflow = ?1 AND dataset = ?2 AND place = ?3 AND since <= ?4 AND run <> ?5
+             AND key NOT IN (SELECT value FROM json_each(?6))",
+        )?;
+        for (data, delivery) in &self.history.delivered {
+            let Some(dataset) = self.start.workflow.data.get(data.at()) else {
+                continue;
+            };
+            let parts = self.history.parts_of(*data, delivery.version);
+            let parts: Vec<&str> = parts.map(|(_, info)| info.key.0.as_str()).collect();
+            delete.execute(params![
+                self.start.workflow.name,
+                dataset.name,
+                serde_json::to_string(&StoredAt::External(delivery.path.clone()))?,
+                int(self.wall(delivery.at)),
+                self.run,
+                serde_json::to_string(&parts)?,
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn replicas(&self, pins: &Pins) -> Indexed {
         let mut insert = self.tx.prepare_cached(
-            "INSERT INTO replicas VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?12, ?11, 0)
+            "INSERT INTO replicas VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?12, ?11, ?13)
              ON CONFLICT (key, place) DO UPDATE SET run = excluded.run, since = excluded.since,
              stored = excluded.stored, version = excluded.version, dataset = excluded.dataset,
              kept = CASE WHEN by_user THEN kept ELSE excluded.kept END,
-             kept_until = CASE WHEN by_user THEN kept_until ELSE excluded.kept_until END",
+             kept_until = CASE WHEN by_user THEN kept_until ELSE excluded.kept_until END,
+             by_user = by_user OR excluded.by_user",
         )?;
         let workflow = &self.start.workflow;
         let there = self.history.replicas.iter().flat_map(|(part, places)| {
@@ -208,6 +270,10 @@ impl Indexing<'_> {
             // Of a dataset that is changed in place, what is to be kept is the last version.
             let kept = matches!(dataset.keep, Keep::For(_) | Keep::Forever)
                 && workflow.last_version(part.data) == part.version;
+            let is_ours = !matches!(place, Place::External(_));
+            let is_pinned = self.start.is_pinned(part.data) && kept;
+            let pin = pins.get(&key.0).copied().or(is_pinned.then_some(None));
+            let pin = pin.filter(|_| is_ours);
             insert.execute(params![
                 key.0,
                 serde_json::to_string(&stored_at)?,
@@ -219,12 +285,14 @@ impl Indexing<'_> {
                 int(replica.stored),
                 self.run,
                 int(self.wall(replica.since)),
-                match kept {
-                    true => self.kept_until(dataset.keep, replica.since).map(int),
-                    false => self.cached_until(place).map(int),
+                match (pin, kept) {
+                    (Some(until), _) => until,
+                    (None, true) => self.kept_until(dataset.keep, replica.since).map(int),
+                    (None, false) => self.cached_until(place).map(int),
                 },
                 // What lies in a `dest` is the user's.
-                kept || matches!(place, Place::External(_)),
+                kept || !is_ours || pin.is_some(),
+                pin.is_some(),
             ])?;
         }
         Ok(())
@@ -317,8 +385,10 @@ pub(super) fn apply_changes(tx: &Transaction<'_>, changes: &[Change]) -> Indexed
                 "DELETE FROM replicas WHERE key = ?1 AND place = ?2 AND since <= ?3",
                 params![key, place, wall],
             )?,
+            // What is kept is a part, wherever it is stored: a run may have moved it.
             ChangeKind::KeptUntil(until) => tx.execute(
-                "UPDATE replicas SET kept = 1, kept_until = ?4, by_user = 1 WHERE key = ?1 AND place = ?2 AND since <= ?3",
+                "UPDATE replicas SET kept = 1, kept_until = ?4, by_user = 1 WHERE key = ?1 AND since <= ?3
+                 AND (place = ?2 OR coalesce(json_extract(place, '$.external'), json_extract(?2, '$.external')) IS NULL)",
                 params![key, place, wall, until.map(int)],
             )?,
         };

@@ -81,7 +81,8 @@ impl Catalogue {
     pub fn datasets(&self) -> Result<Vec<DatasetRow>, CatalogueError> {
         let rows = self.all(
             "SELECT workflow, dataset, version, place, count(*), sum(bytes), sum(stored), min(kept_until), min(kept)
-             FROM replicas GROUP BY workflow, dataset, version, place ORDER BY 1, 2, 3, 4",
+             FROM replicas WHERE substr(key, 1, length(dataset) + 4) <> dataset || '.of.'
+             GROUP BY workflow, dataset, version, place ORDER BY 1, 2, 3, 4",
             [],
             |r| {
                 let head = (r.get(0)?, r.get(1)?, r.get(2)?, r.get::<_, String>(3)?);
@@ -136,7 +137,7 @@ impl Catalogue {
         params: impl Params,
     ) -> Result<Vec<ReplicaRow>, CatalogueError> {
         let query = format!(
-            "SELECT key, place, workflow, workspace, dataset, version, bytes, stored, run, since, kept, kept_until
+            "SELECT key, place, workflow, workspace, dataset, version, bytes, stored, run, since, kept, kept_until, by_user
              FROM replicas {filter} ORDER BY workflow, dataset, version, key, place"
         );
         let rows = self.all(&query, params, |r| {
@@ -153,6 +154,7 @@ impl Catalogue {
                 since: count(r, 9)?,
                 kept: r.get(10)?,
                 kept_until: maybe_count(r, 11)?,
+                by_user: r.get(12)?,
             };
             Ok((row, r.get::<_, String>(1)?))
         })?;

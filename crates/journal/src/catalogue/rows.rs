@@ -92,9 +92,16 @@ pub struct ReplicaRow {
     /// Until when it is kept, in the same seconds; `None`: until somebody removes it. Of what nobody asks to keep: until when it may
     /// stay as cache.
     pub kept_until: Option<u64>,
+    /// The user has said so, not the workflow file.
+    pub by_user: bool,
 }
 
 impl ReplicaRow {
+    /// Whether the user has pinned it, until it is released.
+    pub fn is_pinned(&self) -> bool {
+        self.by_user && self.kept && self.kept_until.is_none()
+    }
+
     /// Its folder.
     pub fn path(&self) -> PathBuf {
         self.at.path(&self.workspace, &self.key)

@@ -167,6 +167,8 @@ pub(crate) fn start(run: &str, wall: u64) -> Start {
         prior_data: vec![],
         allocation: None,
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     }
 }
 

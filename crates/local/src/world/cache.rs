@@ -3,11 +3,13 @@
 use super::Local;
 use crate::inventory::is_protected;
 use crate::pool::{Job, Pool};
+use crate::store::warn;
 use std::time::Instant;
 use tarn_base::event::Event;
 use tarn_base::id::Spot;
 use tarn_base::layout::TierDir;
 use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::reason::Reason;
 use tarn_base::workflow::Keep;
 
 impl Local {
@@ -57,6 +59,31 @@ impl Local {
                 pool.add(Job::Evict { part, key, at });
             }
         }
+    }
+
+    /// Whether a replica that the run has no use for is one that the user has pinned: it stays, and its room is none of the run's any
+    /// more. One that was moved to another place of this run's, or is damaged, is not meant.
+    pub(super) fn stays_pinned(&self, spot: Spot, key: &StoreKey, why: &Reason) -> bool {
+        let is_elsewhere = matches!(
+            why,
+            Reason::MovedAway { .. }
+                | Reason::EvictForRoom { .. }
+                | Reason::StagedOut
+                | Reason::Damaged
+        );
+        let replica = self.shared.replica(spot, key);
+        let Some(replica) = replica.ok().filter(|_| !is_elsewhere) else {
+            return false;
+        };
+        if !is_protected(&self.pinned, &replica) {
+            return false;
+        }
+        warn(&format!(
+            "{} stays, as it is pinned: what is made of it from now on is stored beside it",
+            replica.display()
+        ));
+        self.shared.ledgers.leave(spot, key.clone(), replica, true);
+        true
     }
 
     /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no

@@ -206,6 +206,8 @@ fn inventory_and_clean() {
         resumable,
         protected: protected.into_iter().collect(),
         resumed: true,
+        is_without: true,
+        ..Staying::default()
     });
     assert!(cleaned.trouble.is_empty(), "{:?}", cleaned.trouble);
     assert_eq!(cleaned.removed, [dir.part(&all[1].1), old.clone()]);

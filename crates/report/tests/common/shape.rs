@@ -40,6 +40,8 @@ pub(crate) fn start(workflow: Workflow, cluster: Cluster) -> Start {
         prior_data: vec![],
         allocation: None,
         sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
     }
 }
 

@@ -8,7 +8,7 @@ use tarn_base::event::{PriorData, PriorInstance, Start};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
-use tarn_base::workflow::Workflow;
+use tarn_base::workflow::{Keep, Workflow};
 
 /// How far a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,10 @@ pub(super) struct Account {
     pub(super) others: BTreeSet<(PartRef, Place)>,
     /// What the run was told of them.
     pub(super) prior_data: Vec<PriorData>,
+    /// As in [`Start::pinned`].
+    pub(super) pinned: Vec<(DataId, Keep)>,
+    /// As in [`Start::set_aside`].
+    pub(super) set_aside: Option<Vec<(Spot, u64)>>,
     pub(super) listed: BTreeSet<DataId>,
     pub(super) failed_lists: BTreeSet<DataId>,
     /// Instances whose outputs are made, and need not be made again.
@@ -104,6 +108,8 @@ impl Account {
             strays: BTreeMap::new(),
             others: BTreeSet::new(),
             prior_data: start.prior_data.clone(),
+            pinned: start.pinned.clone(),
+            set_aside: start.set_aside.clone(),
             listed: BTreeSet::new(),
             failed_lists: BTreeSet::new(),
             done: BTreeSet::new(),

@@ -2,7 +2,7 @@
 
 use super::account::{Account, State};
 use super::{Broken, rule};
-use tarn_base::event::{Ended, Event, Output, Whole, of_others, version_hash};
+use tarn_base::event::{Ended, Event, Output, Whole, of_others, pin, set_aside, version_hash};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place};
@@ -42,7 +42,15 @@ impl Account {
                 self.interrupted = true;
                 Ok(())
             }
-            Event::Resumed { found } => {
+            Event::Resumed {
+                found,
+                pinned,
+                set_aside: aside,
+            } => {
+                if let Some(now) = aside {
+                    set_aside(&mut self.cluster, &mut self.set_aside, now);
+                }
+                self.pin(pinned);
                 self.resumed(found);
                 Ok(())
             }
@@ -236,6 +244,18 @@ impl Account {
         }
         self.others.remove(&(part, at.clone()));
         self.remove(part, at);
+    }
+
+    /// The user has pinned these datasets: they are to be kept from now on, as far as anything is left of them.
+    fn pin(&mut self, pinned: &[DataId]) {
+        let new = |data: &DataId| !self.pinned.iter().any(|(known, _)| known == data);
+        let new: Vec<DataId> = pinned.iter().copied().filter(new).collect();
+        let gone = |part: &PartRef| new.contains(&part.data) && self.is_lost(*part);
+        let gone: Vec<PartRef> = self.were_there.iter().copied().filter(gone).collect();
+        gone.iter().for_each(|part| {
+            self.were_there.remove(part);
+        });
+        pin(&mut self.workflow, &mut self.pinned, pinned);
     }
 
     fn resumed(&mut self, found: &[(PartRef, Place)]) {

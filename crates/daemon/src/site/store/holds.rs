@@ -4,7 +4,7 @@ use super::{HIDDEN, MADE, Store};
 use crate::work::{Held as Opened, told};
 use std::path::{Path, PathBuf};
 use tarn_base::manifest::Manifest;
-use tarn_local::looks_like;
+use tarn_local::{looks_like, untouched};
 use tarn_ports::{Control, Mover};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked, is_name};
@@ -59,7 +59,8 @@ impl Store {
         })
     }
 
-    /// A part whose tree does not look as it was published (names, kinds, modes, sizes, times) is read again before a job uses it.
+    /// A part whose tree does not look as it was published (names, kinds, modes, sizes, times), or that has got other entries since, is read
+    /// again before a job uses it.
     pub(super) fn check_if_changed(
         &self,
         part: &Part,
@@ -68,10 +69,16 @@ impl Store {
     ) -> Result<(), Refusal> {
         let tree = held.path_of(&[held.name(), b"/tree"].concat());
         let listed = self.mover.list(&tree, control);
-        if listed.is_ok_and(|listed| looks_like(&listed, manifest)) {
+        // Views of jobs link to its files.
+        let is_as_marked = || untouched::is_untouched(&tree, untouched::Changes::Entries);
+        if listed.is_ok_and(|listed| looks_like(&listed, manifest)) && is_as_marked() {
             return Ok(());
         }
-        let same = self.mover.verify(&tree, manifest, control);
+        let mut same = Ok(());
+        untouched::read_and_mark(&tree, || {
+            same = self.mover.verify(&tree, manifest, control);
+            same.is_ok()
+        });
         same.map_err(|e| {
             let why = told(&e, &[held]);
             let text = format!(
