@@ -56,8 +56,10 @@ pub struct History {
     pub retained: u64,
     /// Every loss of a node, in order.
     pub losses: Vec<NodeLoss>,
-    /// Steps that do not run because of a failure, each with what failed.
-    pub not_run: BTreeMap<StepId, Subject>,
+    /// Steps that do not run because of a failure, each with why.
+    pub not_run: BTreeMap<StepId, Reason>,
+    /// Datasets that ask to be drained when the run ends early and were not, each with why.
+    pub not_rescued: BTreeMap<DataId, String>,
     /// Signals that asked the run to stop: (time, number).
     pub interruptions: Vec<(Time, i32)>,
     /// When the run went on after an interruption.
@@ -316,6 +318,7 @@ impl History {
         self.resumptions.push(now);
         self.outcome = None;
         self.not_run.clear();
+        self.not_rescued.clear();
         self.all_nodes_back();
         for instance in self.instances.values_mut() {
             if matches!(
@@ -442,8 +445,13 @@ impl History {
     }
 
     fn noted(&mut self, about: Subject, why: &Reason) {
-        if let (Subject::Step(id), Reason::NotRun { needs }) = (about, why) {
-            self.not_run.insert(id, *needs);
+        if let (Subject::Step(id), Reason::NotRun { .. } | Reason::AfterFailure { .. }) =
+            (about, why)
+        {
+            self.not_run.insert(id, why.clone());
+        }
+        if let (Subject::Data(id), Reason::NotRescued { message }) = (about, why) {
+            self.not_rescued.insert(id, message.clone());
         }
         let Subject::Instance(id) = about else { return };
         match why {

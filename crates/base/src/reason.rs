@@ -292,6 +292,11 @@ pub enum Reason {
     },
     /// Rescue: the run has failed, or is to end (SIGTERM), and the dataset asks to be drained.
     Rescue,
+    /// The dataset asks to be drained, and nothing of it was.
+    NotRescued {
+        /// Why.
+        message: String,
+    },
     /// What failed, as it was reported.
     Failed {
         /// The message.
@@ -376,7 +381,9 @@ impl Reason {
                 format!("{} is where most of its input was made", node(n))
             }
             Self::Ready => "inputs are there and cores are free".into(),
-            Self::Retry { attempt, of } => format!("attempt {attempt} of {of}"),
+            Self::Retry { attempt, of } => {
+                format!("attempt {attempt} of {of}: the one before it failed")
+            }
             Self::Restart {
                 from,
                 restart,
@@ -558,6 +565,7 @@ impl Reason {
                 }
             }
             Self::Rescue => "the run ends early and the dataset asks to be drained".into(),
+            Self::NotRescued { message } => format!("not rescued: {message}"),
             Self::Failed { message } => message.clone(),
             Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),
             Self::BeginAnew => "the run was interrupted; this begins anew".into(),

@@ -4,13 +4,16 @@ use crate::args::{Cli, WhichRun, WhyArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::run::changes::Changes;
+use crate::run::history_of;
 use crate::state;
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tarn_base::codes::Exit;
-use tarn_base::id::DataId;
+use tarn_base::history::History;
+use tarn_base::id::{DataId, StepId};
 use tarn_base::layout::StateDir;
-use tarn_base::workflow::{Step, Workflow};
+use tarn_base::workflow::{Foreach, Step, Workflow};
 use tarn_journal::{Holder, RunLock};
 
 /// How long `tarn cancel` waits for the run to end: steps get five seconds to stop before they are killed, nodes whose file systems
@@ -30,7 +33,11 @@ pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
         )?;
     } else if answers.is_empty() {
         let begun = state::started(&dir, &run)?;
-        out!("{}", nothing_decided(&begun.workflow, &run, &args.what))?;
+        let history = history_of(&records);
+        out!(
+            "{}",
+            nothing_decided((&begun.workflow, &history), &run, &args.what)
+        )?;
     } else {
         print::text(&tarn_report::render(&answers))?;
         if let Some(again) = again {
@@ -40,9 +47,40 @@ pub(crate) fn why(cli: &Cli, args: &WhyArgs) -> CliResult {
     Ok(Exit::Success)
 }
 
+/// What a step needs that is not there yet, each with the step that it waits for.
+fn waits_for(workflow: &Workflow, history: &History, step: &Step) -> Vec<String> {
+    let is_done = |id: StepId| {
+        let all: Vec<_> = history.instances_of(id).collect();
+        !all.is_empty() && all.iter().all(|(_, i)| i.state.is_done())
+    };
+    let entries = match &step.foreach {
+        Some(Foreach::Entries { data, version, .. }) => Some((*data, *version)),
+        _ => None,
+    };
+    let read = step.uses.iter().filter_map(|u| Some((u.data, u.reads?)));
+    let read: BTreeSet<_> = read.chain(entries).collect();
+    let made = read.into_iter().filter_map(|(data, version)| {
+        let maker = workflow
+            .producer(data, version)
+            .filter(|id| !is_done(*id))?;
+        let (data, maker) = (&workflow.dataset(data).name, &workflow.step(maker).name);
+        Some(format!("`{data}`, which `{maker}` makes"))
+    });
+    let after = step.after.iter().filter(|id| !is_done(**id));
+    let after = after.map(|id| format!("`{}` to end", workflow.step(*id).name));
+    made.chain(after).collect()
+}
+
 /// What a run that has decided nothing about something can say all the same: where to look instead.
-fn nothing_decided(workflow: &Workflow, run: &str, what: &str) -> String {
+fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: &str) -> String {
     let text = format!("{run} has decided nothing about `{what}`");
+    if let Some(step) = workflow.steps.iter().find(|s| s.name == what) {
+        let waits = waits_for(workflow, history, step);
+        return match waits.is_empty() {
+            true => text,
+            false => format!("{text} yet: it needs {}", waits.join(", ")),
+        };
+    }
     let data = workflow.data.iter().position(|d| d.name == what);
     let Some(data) = data.map(|at| DataId(at as u32)) else {
         return text;

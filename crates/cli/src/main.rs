@@ -82,6 +82,13 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
+            if let Some(option) = only_for_run(&e) {
+                say!(
+                    "error: `tarn resume` continues a run as it began and takes no {option}; `tarn run {option}` begins a new run, \
+                     which runs again only what is not done"
+                );
+                return ExitCode::from(Exit::Usage as u8);
+            }
             let _ = e.print();
             if let Some(variable) = of_environment(&e) {
                 say!("note: the value is that of the environment variable {variable}");
@@ -100,6 +107,22 @@ fn ended(result: CliResult) -> ExitCode {
             ExitCode::from(e.exit as u8)
         }
     }
+}
+
+/// The option of `tarn run` that was given to `tarn resume`.
+fn only_for_run(e: &clap::Error) -> Option<String> {
+    let (Some(ContextValue::String(given)), Some(ContextValue::StyledStr(usage))) =
+        (e.get(ContextKind::InvalidArg), e.get(ContextKind::Usage))
+    else {
+        return None;
+    };
+    let unknown = e.kind() == clap::error::ErrorKind::UnknownArgument;
+    let resumes = usage.to_string().contains("tarn resume");
+    let name = given.strip_prefix("--")?;
+    let command = Cli::command();
+    let run = command.find_subcommand("run")?;
+    let is_of_run = run.get_arguments().any(|a| a.get_long() == Some(name));
+    (unknown && resumes && is_of_run).then(|| given.clone())
 }
 
 /// The environment variable that has said a value which an option does not take.

@@ -285,6 +285,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     let history = history_of(&opened.records);
     files.check_for_resume(&begun.workflow, &history)?;
+    changes::check_sources_for_resume(&begun, &state, &history, mover.as_ref())?;
     places::takes(&begun.workflow, &begun.workspace, mover.as_ref())?;
     let others = Others::again(&state, &begun)?;
     let margin = Margin::new(args.margin);

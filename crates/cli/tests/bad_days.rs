@@ -281,3 +281,34 @@ out = ["r"]
     }
     assert_eq!(site.read("out/a"), "1\n");
 }
+
+#[test]
+fn why_says_what_a_step_waits_for_and_that_the_run_was_stopped() {
+    let site = Site::new(
+        r#"
+name = "w"
+[data.mid]
+[data.r]
+dest = "out"
+[[step]]
+name = "one"
+run = "echo > $TARN_WORKFLOW_DIR/begun; sleep 300; echo 1 > $TARN_mid/a"
+out = ["mid"]
+[[step]]
+name = "two"
+run = "cp $TARN_mid/a $TARN_r/a"
+in = ["mid"]
+out = ["r"]
+"#,
+    );
+    let run = site.begin(&[]);
+    until("the first step runs", || site.path("begun").exists());
+    let said = "w-1 has decided nothing about `two` yet: it needs `mid`, which `one` makes";
+    site.tarn(&["why", "two"]).exits(0).says(said);
+    send(Signal::INT, &run);
+    Ran::end(run).exits(130);
+    for step in ["one", "two"] {
+        let said = "the run was asked to stop (signal 2)";
+        site.tarn(&["why", step]).exits(0).says(said);
+    }
+}

@@ -476,3 +476,58 @@ fn what_a_failed_run_has_cached_is_not_listed_once_it_is_gone() {
     assert!(!listed(&site));
     tarn(&site, &["data", "pin", "x"]).exits(7).says("is gone");
 }
+
+/// A chain whose last step fails, and whose first dataset is to be copied out then.
+fn failing(bytes: usize) -> Site {
+    let site = chain(bytes);
+    let drains = "[data.a]\non_failure = \"drain\"";
+    change(&site, "[data.a]", drains);
+    change(
+        &site,
+        "name = \"chain\"",
+        "name = \"chain\"\nexternal = \"ext\"",
+    );
+    change(&site, "cp $TARN_b/f", "false; cp $TARN_b/f");
+    site
+}
+
+#[test]
+fn what_was_consumed_before_a_failure_is_rescued_from_the_cache() {
+    let site = failing(1000);
+    let ran = run(&site).exits(1).says("`a` was copied to");
+    let rescued = site.path("ext/rescued-chain-1/a/f");
+    assert_eq!(std::fs::read(rescued).expect("it"), [7; 1000]);
+    assert!(!ran.out.contains("not rescued"), "{}", ran.out);
+    // It stays where it was, for the next run.
+    self::ran(&site);
+    change(&site, "false; cp $TARN_b/f", "cp $TARN_b/f");
+    run(&site).exits(0);
+    assert_eq!(self::ran(&site), ["third"]);
+    assert_eq!(names(&site), ["a", "b"]);
+    is_exact(&site.path("tier"), &[&site]);
+}
+
+#[test]
+fn what_was_dropped_before_a_failure_is_named() {
+    let mut site = failing(1000);
+    site.options.extend(["--cache", "0"].map(str::to_owned));
+    let ran = run(&site).exits(1);
+    let said = "`a` was not rescued: the last step that reads it had ended";
+    assert!(ran.out.contains(said), "{}", ran.out);
+    assert!(!site.path("ext/rescued-chain-1").exists());
+    let why = "not rescued: the last step that reads it had ended";
+    tarn(&site, &["why", "a"]).exits(0).says(why);
+    tarn(&site, &["why"]).exits(0).says(why);
+    tarn(&site, &["status"]).exits(0).says(said);
+    let page = site.read(".tarn/runs/chain-1/report.html");
+    assert!(page.contains("a was not rescued"));
+    // As it says there.
+    change(&site, "cp $TARN_raw/f", "true; cp $TARN_raw/f");
+    change(
+        &site,
+        "on_failure = \"drain\"",
+        "on_failure = \"drain\"\nkeep = \"workflow\"",
+    );
+    run(&site).exits(1).says("`a` was copied to");
+    assert!(site.path("ext/rescued-chain-2/a/f").exists());
+}

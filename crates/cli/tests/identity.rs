@@ -139,3 +139,65 @@ fn a_source_that_only_looks_other_is_read_before_anything_runs_again() {
     assert_eq!(runs(), (2, 2));
     assert_eq!(site.read("o/o"), "CONTENTmore1\n");
 }
+
+#[test]
+fn an_input_that_was_mended_is_noticed_by_a_resume() {
+    let site = Site::new(
+        &BESIDE
+            .replace("cat $TARN_s/*", "grep -q good $TARN_s/a; cat $TARN_s/*")
+            .replace("[data.m]", "[data.m]\nkeep = \"workflow\""),
+    );
+    site.write("s/a", "bad\n");
+    site.write("s/b", "more\n");
+    site.run().exits(1);
+    // Written anew with the same content, it is the same.
+    site.write("s/b", "more\n");
+    site.tarn(&["resume"]).exits(1);
+    site.write("s/a", "good\n");
+    let said = "the input a of `s` has changed since this run began, and step `use`, which reads it, is still to be run; `tarn run`";
+    site.tarn(&["resume"]).exits(2).says(said);
+    site.run().exits(0).says("slow unchanged");
+    assert_eq!(site.read("o/o"), "good\nmore\n1\n");
+    assert_eq!(site.read("slow").lines().count(), 1);
+    // A file of the same length, one that is new, and one that is gone.
+    let mended: [fn(&Site); 3] = [
+        |site| site.write("s/a", "good"),
+        |site| site.write("s/c", "good\n"),
+        |site| fs::remove_file(site.path("s/b")).expect("remove"),
+    ];
+    for mend in mended {
+        let site =
+            Site::new(&BESIDE.replace("cat $TARN_s/*", "grep -q good $TARN_s/*; cat $TARN_s/*"));
+        site.write("s/a", "none");
+        site.write("s/b", "none");
+        site.run().exits(1);
+        mend(&site);
+        site.tarn(&["resume"])
+            .exits(2)
+            .says("of `s`")
+            .says("tarn run");
+    }
+}
+
+#[test]
+fn a_resume_goes_on_with_what_was_made_of_an_input_that_has_changed_since() {
+    let site = Site::new(
+        &BESIDE
+            .replace("name = \"slow\"", "name = \"slow\"\nin = [\"s\"]")
+            .replace("echo 1 > $TARN_m/m", "cp $TARN_s/a $TARN_m/m")
+            .replace("in = [\"s\", \"m\"]", "in = [\"m\"]")
+            .replace(
+                "cat $TARN_s/* $TARN_m/m",
+                "test -e $TARN_WORKFLOW_DIR/ok; cat $TARN_m/m",
+            ),
+    );
+    site.write("s/a", "old\n");
+    site.run().exits(1);
+    site.write("s/a", "new\n");
+    site.write("ok", "");
+    let said = "note: the input a of `s` has changed since this run began";
+    site.tarn(&["resume"]).exits(0).says(said);
+    assert_eq!(site.read("o/o"), "old\n");
+    site.run().exits(0);
+    assert_eq!(site.read("o/o"), "new\n");
+}

@@ -49,6 +49,13 @@ fn what_does_not_need_the_failed_sample_runs_and_is_delivered() {
         site.read(".tarn/runs/w-1/report.html")
             .contains("sum did not run")
     );
+    for about in ["", "part", "part[2]"] {
+        let why = site.tarn(&["why", about]).exits(0).out;
+        let told = why.matches("its command ended with status 1").count();
+        assert_eq!(told, 1, "{why}");
+        let ends = why.matches("not run because of it: sum").count();
+        assert_eq!(ends, usize::from(about.is_empty()), "{why}");
+    }
     site.write("ok", "");
     site.tarn(&["resume"]).exits(0);
     let all = ["part1", "part2", "part2", "part3", "side", "sum"];
@@ -66,6 +73,20 @@ fn with_fail_fast_nothing_new_starts_after_a_failure() {
     let text = "part[2] failed; nothing new is started";
     assert!(failed.err.contains(text), "{}", failed.err);
     assert!(!ran(&site).contains(&"side".to_owned()), "{:?}", ran(&site));
+    let (needs, after) = (
+        "needs part[2], which failed",
+        "part[2] failed; nothing new is started",
+    );
+    for (step, why) in [("sum", needs), ("side", after)] {
+        let line = format!("not run   {step}: {why}");
+        assert!(failed.out.contains(&line), "{}", failed.out);
+        site.tarn(&["status"])
+            .exits(0)
+            .says(&format!("not run: {step}: {why}"));
+        site.tarn(&["why", step]).exits(0).says(why);
+    }
+    let said = "takes no --fail-fast; `tarn run --fail-fast` begins a new run";
+    site.tarn(&["resume", "--fail-fast"]).exits(2).says(said);
     site.write("ok", "");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("sum/all"), "1\n2\n3\n");

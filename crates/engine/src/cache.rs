@@ -1,5 +1,5 @@
 //! What no step of the run reads any more and stays all the same, as long as its tier has room: a later run may use it.
-//! This run never does. It is counted like all else on a tier, and is the first to go.
+//! This run does only to rescue it. It is counted like all else on a tier, and is the first to go.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_base::id::{NodeId, Spot};

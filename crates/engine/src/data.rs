@@ -40,7 +40,7 @@ pub(crate) enum ReplicaState {
     Renewed(TransferId),
     Present,
     Leaving,
-    /// No step of this run reads it any more: it stays for a later run while nobody needs its room, and is not read by this one.
+    /// No step of this run reads it any more: it stays for a later run while nobody needs its room. This one reads it to rescue it.
     Cached,
     /// It was found damaged: not to be read any more.
     Bad,
@@ -115,7 +115,8 @@ impl Part {
             .filter(|(_, r)| r.state == ReplicaState::Present)
     }
 
-    /// Whether no replica is there or on its way, but for those that leave, are damaged, or stay as cache.
+    /// Whether no replica is there or on its way, but for those that leave, are damaged, or stay as cache, which can go at any
+    /// time.
     pub(crate) fn has_left(&self) -> bool {
         let comes_or_is = |r: &Replica| {
             matches!(
@@ -138,6 +139,13 @@ impl Part {
         places()
             .find(|p| !self.is_refused(None, p))
             .or_else(|| places().next())
+    }
+
+    /// The replica to rescue it from: before what stays as cache, one that this run still needs.
+    pub(crate) fn rescued_from(&self) -> Option<&Place> {
+        let is_cached = |(_, r): &(&Place, &Replica)| r.state == ReplicaState::Cached;
+        let cached = || self.replicas.iter().find(is_cached);
+        self.nearest().or_else(|| cached().map(|(place, _)| place))
     }
 
     /// The fastest tier of a node that has it.
@@ -189,6 +197,8 @@ pub(crate) struct Version {
     pub(crate) delivered: bool,
     /// The rescue copy is made or was refused for good.
     pub(crate) rescued: bool,
+    /// Why the rescue copy was refused, as it was reported.
+    pub(crate) refusal: Option<String>,
     /// Parts whose last replica has left because nobody needed it: it does not become whole again.
     pub(crate) thinned: BTreeSet<(u32, u32)>,
 }

@@ -1,7 +1,7 @@
 //! What a failed attempt of an instance means: whether it counts, and whether there is another.
 
 use crate::data::makes;
-use crate::state::State;
+use crate::state::{State, Stop};
 use crate::steps::{Instance, Placed, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Subject;
@@ -124,11 +124,16 @@ impl State {
         }
     }
 
-    /// The steps that something given up keeps from running, each with what that is.
+    /// The steps that something given up, or what has stopped the run, keeps from running, each with what that is.
     pub(crate) fn not_run(&self) -> BTreeMap<StepId, Subject> {
         let mut causes: BTreeMap<StepId, Subject> = BTreeMap::new();
         let mut reached = BTreeSet::new();
-        let failed = self.given_up.all.iter().filter_map(|about| match about {
+        let stopped = match &self.stop {
+            Some(Stop::Failed { about, .. }) => Some(about),
+            _ => None,
+        };
+        let all = self.given_up.all.iter().chain(stopped);
+        let failed = all.filter_map(|about| match about {
             Subject::Instance(id) => Some((id.step, *about)),
             Subject::Step(step) => Some((*step, *about)),
             _ => None,
@@ -156,7 +161,7 @@ impl State {
     }
 
     /// Whether a step has instances that could not run yet.
-    fn waits(&self, step: StepId) -> bool {
+    pub(crate) fn waits(&self, step: StepId) -> bool {
         let bound = self.steps.all[step.at()].instances.as_deref();
         bound.is_none_or(|all| all.iter().any(|i| i.progress == Progress::Pending))
     }
@@ -236,7 +241,11 @@ impl State {
         i.outgrown = i.outgrown.max(outgrown);
         if counts && (hopeless || i.failures > retries) {
             i.progress = Progress::Failed;
-            let mut message = format!("step {name} failed: {}", failure.message);
+            // A world that names the step, or its instance, need not be told again.
+            let mut message = match failure.message.starts_with(&format!("step `{name}")) {
+                true => failure.message.clone(),
+                false => format!("step {name} failed: {}", failure.message),
+            };
             if lost {
                 message = format!(
                     "{message}; {} attempts of it were lost with their nodes: it may be what ends them, by filling their \

@@ -146,6 +146,12 @@ impl Ledger {
         self.tiers[spot.node.at()][spot.tier.at()].capacity
     }
 
+    /// Whether more of a tier is used and promised than there is: it has shrunk since.
+    pub(crate) fn is_overdrawn(&self, spot: Spot) -> bool {
+        let t = self.tiers[spot.node.at()][spot.tier.at()];
+        t.used.saturating_add(t.reserved) > t.capacity
+    }
+
     pub(crate) fn set_capacity(&mut self, spot: Spot, bytes: u64) {
         self.tier(spot).capacity = bytes;
     }

@@ -124,6 +124,31 @@ impl Partitions {
             .collect()
     }
 
+    /// The tiers on which partitions of a step with a place are yet to be made.
+    pub(crate) fn to_make(
+        &self,
+        w: &Workflow,
+        cluster: &Cluster,
+        step: StepId,
+        homes: &[Spot],
+    ) -> Vec<Spot> {
+        let own = self.of(step).iter();
+        let of_one = |id: &PartitionId| match self.kept.get(id) {
+            Some(lies) if lies.key.is_some() => Vec::new(),
+            Some(lies) => lies.spots.clone(),
+            None => spots_of(cluster, w.partition(*id), homes),
+        };
+        own.flat_map(of_one).collect()
+    }
+
+    /// Instances with a place that use the same partitions as this one, of those that are kept and yet to be made: as long as one has
+    /// its place, their room is taken.
+    pub(crate) fn sharers(&self, id: InstanceId) -> BTreeSet<InstanceId> {
+        let own = self.of(id.step).iter().filter_map(|p| self.kept.get(p));
+        let unmade = own.filter(|lies| lies.key.is_none());
+        unmade.flat_map(|lies| &lies.users).copied().collect()
+    }
+
     /// Whether an instance with a place uses it.
     pub(crate) fn is_used(&self, partition: PartitionId) -> bool {
         self.kept

@@ -115,6 +115,10 @@ fn fail_fast_starts_nothing_new() {
         all.last().map(|a| &a.why),
         Some(&Reason::AfterFailure { about })
     );
+    for step in [1, 2] {
+        let not_run = Reason::NotRun { needs: about };
+        assert_eq!(notes(&all, Subject::Step(StepId(step))), [&not_run]);
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! External datasets: listing them, and remembering the hashes of files that have not changed since they were read.
 
 mod memory;
+mod since;
 
 use crate::shared::Shared;
 use crate::store::{alike, failure, hash_of, write_manifests};
 use memory::{Files, Stamp};
+pub use since::look_at_source_since;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -602,7 +602,10 @@ impl World for Local {
     fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
         let job = match &action.what {
             Do::List { data } => Job::List(*data),
-            Do::Transfer(t) => Job::Transfer(Box::new(t.clone())),
+            Do::Transfer(t) => {
+                self.hold_cached(t, &action.why);
+                Job::Transfer(Box::new(t.clone()))
+            }
             Do::Evict {
                 key,
                 at: Place::Node(spot),

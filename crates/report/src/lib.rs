@@ -20,7 +20,7 @@ pub use names::lent;
 pub use status::{
     Board, Counts, Fill, LastFailure, Moved, Moving, NodeNow, Running, Status, status,
 };
-pub use summary::{Emulated, EnergyTotal, LostNode, NotRun, OutcomeName, Summary};
+pub use summary::{Emulated, EnergyTotal, LostNode, NotRescued, NotRun, OutcomeName, Summary};
 pub use why::{Answer, WhyError, render, why};
 
 /// The records do not make up a log.

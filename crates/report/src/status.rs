@@ -6,8 +6,8 @@ mod text;
 
 use crate::ReportError;
 use crate::names::{Names, kind_name};
-use crate::summarize::{emulated, lost_nodes, not_run};
-use crate::summary::{Emulated, LostNode, NotRun, OutcomeName, SCHEMA};
+use crate::summarize::{emulated, lost_nodes, not_rescued, not_run};
+use crate::summary::{Emulated, LostNode, NotRescued, NotRun, OutcomeName, SCHEMA};
 use crate::trace::Trace;
 use count::counts;
 use meter::Meters;
@@ -62,6 +62,9 @@ pub struct Status {
     /// Steps that did not run because of a failure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
+    /// Datasets with `on_failure = "drain"` of which nothing was copied out when the run ended early.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_rescued: Vec<NotRescued>,
     /// The last thing that failed.
     pub last_failure: Option<LastFailure>,
 }
@@ -256,6 +259,7 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
         alive: None,
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),
+        not_rescued: not_rescued(trace),
         last_failure: last_failure(trace, &names),
     }
 }

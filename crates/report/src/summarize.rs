@@ -3,7 +3,8 @@
 use crate::names::Names;
 use crate::summary::{
     EQUATION_5, Emulated, EnergyTotal, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary,
-    NotRun, OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary, TransferTally,
+    NotRescued, NotRun, OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary,
+    TransferTally,
 };
 use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
@@ -14,7 +15,6 @@ use tarn_base::history::{
 };
 use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
 use tarn_base::part::TransferKind;
-use tarn_base::reason::Reason;
 use tarn_base::units::{Nanos, Time};
 
 pub(crate) fn summarize(trace: &Trace) -> Summary {
@@ -40,6 +40,7 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         transfers: transfers(trace),
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),
+        not_rescued: not_rescued(trace),
         energy: steps
             .iter()
             .fold(EnergyTotal::default(), |sum, s| sum.and(&s.energy)),
@@ -134,14 +135,24 @@ fn transfers(trace: &Trace) -> TransferTally {
 
 pub(crate) fn not_run(trace: &Trace) -> Vec<NotRun> {
     let names = Names::new(&trace.start, &trace.history);
-    let steps = trace.history.not_run.iter().map(|(step, needs)| {
-        let why = names.reason(&Reason::NotRun { needs: *needs });
+    let steps = trace.history.not_run.iter().map(|(step, why)| {
+        let why = names.reason(why);
         NotRun {
             step: names.step(*step),
             why: why.trim_start_matches("not run: ").to_owned(),
         }
     });
     steps.collect()
+}
+
+pub(crate) fn not_rescued(trace: &Trace) -> Vec<NotRescued> {
+    let names = Names::new(&trace.start, &trace.history);
+    let all = trace.history.not_rescued.iter();
+    all.map(|(data, why)| NotRescued {
+        dataset: names.data(*data),
+        why: why.clone(),
+    })
+    .collect()
 }
 
 pub(crate) fn lost_nodes(trace: &Trace) -> Vec<LostNode> {

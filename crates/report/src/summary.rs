@@ -63,6 +63,9 @@ pub struct Summary {
     /// Steps that did not run because of a failure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
+    /// Datasets with `on_failure = "drain"` of which nothing was copied out when the run ended early.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_rescued: Vec<NotRescued>,
     /// What its attempts drew.
     #[serde(default)]
     pub energy: EnergyTotal,
@@ -147,6 +150,21 @@ pub struct NotRun {
 impl std::fmt::Display for NotRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.step, self.why)
+    }
+}
+
+/// A dataset that was to be copied out when the run ended early, and was not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRescued {
+    /// The dataset.
+    pub dataset: String,
+    /// Why.
+    pub why: String,
+}
+
+impl std::fmt::Display for NotRescued {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` was not rescued: {}", self.dataset, self.why)
     }
 }
 
@@ -389,6 +407,9 @@ impl std::fmt::Display for Summary {
         }
         if let Some(more @ 1..) = self.not_run.len().checked_sub(MAX_NOT_RUN) {
             writeln!(f, "not run   and {more} more step(s)")?;
+        }
+        for data in &self.not_rescued {
+            writeln!(f, "data      {data}")?;
         }
         for lost in &self.lost_nodes {
             writeln!(f, "lost      {lost}")?;

@@ -160,7 +160,7 @@ fn why_of_an_element() {
            | no header
            | giving up
    900 ms  start project[t0.fits], attempt 2, on n0
-           because attempt 2 of 3
+           because attempt 2 of 3: the one before it failed
 ";
     assert_eq!(said("project[t0.fits]").trim_start(), golden.trim_start());
     assert_eq!(said("project[0]"), said("project[t0.fits]"));

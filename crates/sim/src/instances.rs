@@ -56,7 +56,19 @@ impl Simulation {
             }
         }
         self.check_room_for(run)?;
-        self.lend(run)?;
+        if !self.lend(run) {
+            // It was ordered before the tier was known to have shrunk.
+            self.happen(Event::Ended {
+                instance: id,
+                attempt: run.attempt,
+                ended: failed(
+                    FailureKind::Cancelled,
+                    "others have taken the room for its partition; a place is looked for anew",
+                ),
+                usage: Usage::default(),
+            });
+            return Ok(());
+        }
         let whole = (self.estimates.run_time)(id);
         let step = self.workflow.steps.get(id.step.at());
         let hangs = self.faults.hangs(self.now, id, run.attempt);
@@ -79,21 +91,25 @@ impl Simulation {
         Ok(())
     }
 
-    /// Its partitions are made, in the room that was set aside for them.
-    fn lend(&mut self, run: &Run) -> Result<(), WorldError> {
+    /// Its partitions are made, in the room that was set aside for them. Whether that is still there.
+    fn lend(&mut self, run: &Run) -> bool {
+        let mut made: Vec<(&StoreKey, Spot)> = Vec::new();
         for lent in &run.partitions {
-            let takes = self
-                .workflow
-                .partition(lent.partition)
-                .takes(lent.spots.len());
+            let about = self.workflow.partition(lent.partition);
+            let takes = about.takes(lent.spots.len());
             for spot in &lent.spots {
+                let was_there = self.store.is_lent(&lent.key, *spot);
                 if !self.store.lend(&lent.key, *spot, takes) {
-                    let name = &self.workflow.partition(lent.partition).name;
-                    return broken(format!("there is no room for partition {name} at {spot:?}"));
+                    made.iter()
+                        .for_each(|(key, spot)| self.store.take_back(key, *spot));
+                    return false;
+                }
+                if !was_there {
+                    made.push((&lent.key, *spot));
                 }
             }
         }
-        Ok(())
+        true
     }
 
     /// What an attempt had for itself goes.

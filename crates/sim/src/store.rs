@@ -91,6 +91,10 @@ impl Store {
         }
     }
 
+    pub(crate) fn is_lent(&self, key: &StoreKey, spot: Spot) -> bool {
+        self.lent.contains_key(&(key.clone(), spot))
+    }
+
     /// A partition is there, if it was not. Whether there was room.
     pub(crate) fn lend(&mut self, key: &StoreKey, spot: Spot, bytes: u64) -> bool {
         let at = (key.clone(), spot);

@@ -1,15 +1,20 @@
 //! What has changed since the last run of a workflow, in the words of whoever has changed it: why a step runs again.
 
-use super::files::Files;
+use super::files::{Files, is_done};
 use super::opened;
+use crate::error::{CliError, CliResult};
+use crate::print::say;
 use crate::state;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use tarn_base::codes::Exit;
 use tarn_base::event::{Failure, PriorData, Start};
 use tarn_base::hash::Hash;
+use tarn_base::history::History;
 use tarn_base::id::{DataId, StepId};
 use tarn_base::layout::StateDir;
+use tarn_base::part::StoreKey;
 use tarn_base::workflow::{Foreach, Step, Use, Workflow};
 use tarn_flow::Parsed;
 use tarn_local::SourceLook;
@@ -28,6 +33,51 @@ pub(crate) fn looks(w: &Workflow, state: &StateDir, workspace: &str, mover: &dyn
     sources
         .map(|(id, d)| (id, tarn_local::look_at_source(state, workspace, d, mover)))
         .collect()
+}
+
+/// Before a run goes on: a source that is not what it was when the run listed it is said, and refused where a step that reads it
+/// is still to be run. It would be done with the old one, or with both.
+pub(super) fn check_sources_for_resume(
+    begun: &Start,
+    state: &StateDir,
+    history: &History,
+    mover: &dyn Mover,
+) -> CliResult<()> {
+    let w = &begun.workflow;
+    let mut looks = Looks::new();
+    for (id, dataset) in (0u32..).map(DataId).zip(&w.data) {
+        let parts = history.parts.iter();
+        let listed = parts.filter(|(part, _)| part.data == id && part.version == 0);
+        let listed: Vec<StoreKey> = listed.map(|(_, info)| info.key.clone()).collect();
+        if dataset.source.is_none() || listed.is_empty() {
+            continue;
+        }
+        let look =
+            tarn_local::look_at_source_since(state, &begun.workspace, dataset, &listed, mover);
+        looks.insert(id, look);
+    }
+    let mut noted = BTreeSet::new();
+    for (id, step) in (0u32..).map(StepId).zip(&w.steps) {
+        for what in of_sources(w, step, &looks) {
+            if !is_done(history, id, step) {
+                return Err(CliError::new(
+                    Exit::Usage,
+                    format!(
+                        "{what} since this run began, and step `{}`, which reads it, is still to be run; `tarn run` begins a run with \
+                         it as it is now, and runs again only what that changes",
+                        step.name
+                    ),
+                ));
+            }
+            noted.insert(what);
+        }
+    }
+    for what in noted {
+        say!(
+            "note: {what} since this run began, which goes on with what it has made of it; `tarn run` uses the new one"
+        );
+    }
+    Ok(())
 }
 
 /// By step, what has changed.

@@ -229,7 +229,7 @@ impl Look {
 }
 
 /// Whether every instance of a step is done, as far as the log tells how many there are.
-fn is_done(history: &History, id: StepId, step: &Step) -> bool {
+pub(super) fn is_done(history: &History, id: StepId, step: &Step) -> bool {
     let makes = step.uses.iter().find_map(|u| Some((u.data, u.makes?)));
     let all = match (&step.foreach, makes) {
         (None, _) => Some(1),

@@ -8,6 +8,7 @@ use tarn_base::id::Spot;
 use tarn_base::part::{PartRef, Place};
 use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
+use tarn_base::workflow::OnFailure;
 
 /// Whether a part that was given up is read, or delivered, after all.
 pub(super) fn is_wanted_again(state: &State, name: PartRef, part: &Part) -> bool {
@@ -83,11 +84,27 @@ impl Decide<'_> {
         may.then_some(*spot)
     }
 
-    /// Removes cached data from a tier until so many bytes of it go, the oldest first.
+    /// Removes cached data from a tier until so many bytes of it go, the oldest first; last what a rescue would send out. What is
+    /// being rescued stays.
     pub(super) fn clear_cache(&mut self, spot: Spot, bytes: u64, why: &Reason) {
         let mut left = bytes;
         let mut going = Vec::new();
-        for (name, stored) in self.state.cache.oldest(spot) {
+        let place = Place::Node(spot);
+        let is_read = |name: PartRef| {
+            let replica = self
+                .state
+                .data
+                .part(name)
+                .and_then(|p| p.replicas.get(&place));
+            replica.is_some_and(|r| r.pins > 0)
+        };
+        let all = self.state.cache.oldest(spot);
+        let mut all: Vec<_> = all.filter(|(name, _)| !is_read(*name)).collect();
+        if !self.state.given_up.all.is_empty() {
+            let w = &self.state.start.workflow;
+            all.sort_by_key(|(name, _)| w.dataset(name.data).on_failure == OnFailure::Drain);
+        }
+        for (name, stored) in all {
             if left == 0 {
                 break;
             }
@@ -95,7 +112,7 @@ impl Decide<'_> {
             going.push(name);
         }
         for name in going {
-            self.evict(name, &Place::Node(spot), why.clone());
+            self.evict(name, &place, why.clone());
         }
     }
 

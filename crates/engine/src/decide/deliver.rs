@@ -1,28 +1,12 @@
-//! What goes out and what is doubled: last versions to their `dest`, further replicas for `copies`, rescue.
+//! What goes out and what is doubled: last versions to their `dest`, further replicas for `copies`.
 
 use super::Decide;
 use super::sources::is_lost;
-use crate::data::Part;
-use crate::state::State;
-use std::path::PathBuf;
 use tarn_base::action::Subject;
 use tarn_base::id::{DataId, NodeId, Spot, TierId};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_base::policy::Handling;
 use tarn_base::reason::Reason;
-use tarn_base::workflow::OnFailure;
-
-impl State {
-    /// Where a dataset is rescued to; `None` if there is no such place.
-    pub(crate) fn rescue_place(&self, data: DataId) -> Option<Place> {
-        let w = &self.start.workflow;
-        let dataset = w.dataset(data);
-        let beside = || dataset.dest.as_ref()?.parent().map(Into::into);
-        let external: PathBuf = w.external.clone().or_else(beside)?;
-        let folder = external.join(format!("rescued-{}", self.start.run));
-        Some(Place::External(folder.join(&dataset.name)))
-    }
-}
 
 impl Decide<'_> {
     /// Whether a part's version has yet to reach its `dest`.
@@ -48,7 +32,7 @@ impl Decide<'_> {
 
     /// Sends a whole version to one place outside, if that is not under way and has not failed for good. After a
     /// failure of the run, what has failed to move before is not tried again, but for the one attempt of a rescue.
-    fn send_out(&mut self, data: DataId, version: u32, to: Place, why: Reason) {
+    pub(super) fn send_out(&mut self, data: DataId, version: u32, to: Place, why: Reason) {
         let under_way = self.state.transfers.values().any(|t| {
             // What is read there is not exchanged meanwhile.
             let read = || t.transfer.parts.iter().any(|m| m.from == to);
@@ -71,11 +55,16 @@ impl Decide<'_> {
                 let at = part.rests_until;
                 return self.look_again(at);
             }
-            let tries = self.state.stop.is_none() || part.failures == 0 || why == Reason::Rescue;
-            match part.nearest().cloned() {
+            let rescues = why == Reason::Rescue;
+            let tries = self.state.stop.is_none() || part.failures == 0 || rescues;
+            let from = match rescues {
+                true => part.rescued_from(),
+                false => part.nearest(),
+            };
+            match from.cloned() {
                 Some(from) if tries => moves.push(PartMove { part: name, from }),
                 // Of a version that is not whole, what is there is rescued.
-                None if why == Reason::Rescue => {}
+                None if rescues => {}
                 _ => return,
             }
         }
@@ -177,50 +166,5 @@ impl Decide<'_> {
                 Reason::Copies { wanted },
             );
         }
-    }
-
-    /// After a failure: the newest sealed version of each dataset that asks for it goes out, unless it is on its way
-    /// to its `dest`. Where none is whole, what some instances of its step have made goes out, when no further one can add to it.
-    pub(super) fn rescue(&mut self) {
-        for i in 0..self.state.start.workflow.data.len() {
-            let data = DataId(i as u32);
-            let w = &self.state.start.workflow;
-            let dataset = w.dataset(data);
-            if dataset.on_failure != OnFailure::Drain {
-                continue;
-            }
-            let there = |part: &Part| part.nearest().is_some();
-            let whole = |v: &u32| {
-                let version = self.state.data.version(data, *v);
-                version.sealed && version.parts.values().all(there)
-            };
-            let begun = |v: &u32| {
-                let version = self.state.data.version(data, *v);
-                !version.sealed && version.parts.values().any(there)
-            };
-            let mut versions = 1..=w.last_version(data);
-            let newest = versions.clone().rev().find(whole);
-            let ends = self.state.steps.running.is_empty();
-            let newest = newest.or_else(|| versions.rfind(begun).filter(|_| ends));
-            let Some(newest) = newest else { continue };
-            let Some(to) = self.state.rescue_place(data) else {
-                continue;
-            };
-            let version = self.state.data.version(data, newest);
-            if !version.delivered && !version.rescued && !self.delivering(data) {
-                self.send_out(data, newest, to, Reason::Rescue);
-            }
-        }
-    }
-
-    /// Whether a dataset is on its way to its `dest`.
-    fn delivering(&self, data: DataId) -> bool {
-        let mut transfers = self.state.transfers.values().map(|t| &t.transfer);
-        transfers.any(|t| t.data == data && self.state.delivers(t))
-    }
-
-    /// Whether a rescue is still under way.
-    pub(super) fn rescuing(&self) -> bool {
-        self.state.transfers.values().any(|t| t.rescue)
     }
 }

@@ -25,6 +25,10 @@ impl Decide<'_> {
             && self.state.leaving == 0;
         match self.state.stop.clone() {
             Some(Stop::Interrupted(signal)) if quiet => {
+                if self.state.drains {
+                    self.tell_unrescued();
+                }
+                self.tell_not_run(&Reason::Interrupted { signal });
                 let outcome = Outcome::Interrupted(signal);
                 self.emit(Do::Finish { outcome }, Reason::Interrupted { signal });
             }
@@ -32,10 +36,14 @@ impl Decide<'_> {
             Some(Stop::Failed { about, message }) => {
                 self.rescue();
                 if quiet && !self.rescuing() && self.state.transfers.is_empty() {
+                    self.tell_unrescued();
                     let outcome = match self.refused() {
                         true => Outcome::Refused,
                         false => Outcome::Failed,
                     };
+                    if outcome == Outcome::Failed {
+                        self.tell_not_run(&Reason::AfterFailure { about });
+                    }
                     let why = match about {
                         Subject::Run => Reason::Failed { message },
                         _ => Reason::AfterFailure { about },
@@ -46,6 +54,7 @@ impl Decide<'_> {
             Some(Stop::Incomplete) => {
                 self.rescue();
                 if quiet && !self.rescuing() && self.state.transfers.is_empty() {
+                    self.tell_unrescued();
                     let outcome = Outcome::Failed;
                     let why = self.incomplete(&self.state.not_run());
                     self.emit(Do::Finish { outcome }, why);
@@ -59,7 +68,7 @@ impl Decide<'_> {
 
     /// Takes every assignment back, once in one go of decisions; whether there was anything to take back.
     fn take_back(&mut self) -> bool {
-        let taken = self.actions.iter().any(|a| a.why == Reason::RoomGone);
+        let taken = std::mem::replace(&mut self.taken_back, true);
         let assigned = match taken {
             true => Vec::new(),
             false => self.state.steps.placed.iter().copied().collect(),
@@ -69,6 +78,21 @@ impl Decide<'_> {
             self.emit(Do::Unassign { instance }, Reason::RoomGone);
         }
         !assigned.is_empty()
+    }
+
+    /// Tells of each step that has not run, or not with all of its instances, why: what failed that it needs, or why nothing new
+    /// was started.
+    fn tell_not_run(&mut self, otherwise: &Reason) {
+        let needs = self.state.not_run();
+        for step in (0..self.state.steps.all.len() as u32).map(StepId) {
+            let why = match needs.get(&step) {
+                Some(needs) => Reason::NotRun { needs: *needs },
+                None if self.state.waits(step) => otherwise.clone(),
+                None => continue,
+            };
+            let about = Subject::Step(step);
+            self.emit(Do::Note { about }, why);
+        }
     }
 
     /// Tells which steps do not run because of what has failed, and ends the run.

@@ -11,6 +11,7 @@ mod lost;
 mod partitions;
 mod place;
 mod release;
+mod rescue;
 mod restart;
 mod room;
 mod sources;
@@ -36,6 +37,7 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         state,
         actions,
         short_of_room: false,
+        taken_back: false,
         turn: Turn::default(),
     };
     loop {
@@ -54,7 +56,9 @@ pub(crate) fn decide(state: &mut State, actions: &mut Vec<Action>) {
         if !interrupted {
             d.sort_strays();
             d.release();
-            d.empty_closed_caches();
+            if d.state.stop.is_none() {
+                d.empty_closed_caches();
+            }
         }
         // Nothing moves or runs before it is known that all of it fits.
         if d.state.stop.is_none() && d.state.fits_checked {
@@ -87,6 +91,8 @@ struct Decide<'a> {
     actions: &'a mut Vec<Action>,
     /// In this round, somebody was found waiting for room.
     short_of_room: bool,
+    /// Every assignment was taken back once.
+    taken_back: bool,
     /// What the policy looks at in this round.
     turn: Turn,
 }

@@ -22,7 +22,7 @@ impl Decide<'_> {
             .collect();
         assigned.sort_by_key(|id| steps.turn(*id));
         let mut waiting: BTreeSet<NodeId> = BTreeSet::new();
-        for id in assigned {
+        for id in assigned.iter().copied() {
             let Some(spots) = self
                 .state
                 .steps
@@ -41,8 +41,57 @@ impl Decide<'_> {
                 waiting.extend(spots.iter().map(|s| s.node));
                 continue;
             }
-            self.start_one(id, spots, views);
+            if self.has_its_room(id, &spots, &assigned) {
+                self.start_one(id, spots, views);
+            }
         }
+    }
+
+    /// Whether the room that was set aside for an instance is still there: others may have taken a part of the tier since. Then
+    /// those behind it give their places back, the last of the queue first, and at last it does itself.
+    fn has_its_room(&mut self, id: InstanceId, spots: &[Spot], queue: &[InstanceId]) -> bool {
+        let mut behind = queue.iter().rev().copied().take_while(|other| *other != id);
+        loop {
+            let overdrawn = self.overdrawn(id, spots);
+            if overdrawn.is_empty() {
+                return true;
+            }
+            let other = behind.find(|other| {
+                let placed = self.state.steps.instance(*other).and_then(|i| i.placed());
+                let waits = placed.filter(|p| p.started.is_none());
+                waits.is_some_and(|p| {
+                    let claims = self.claims(*other, &p.spots);
+                    claims.iter().any(|s| overdrawn.contains(s))
+                })
+            });
+            let mut back = self.state.partitions.sharers(other.unwrap_or(id));
+            back.insert(other.unwrap_or(id));
+            let is_among = back.contains(&id);
+            for instance in back {
+                self.emit(Do::Unassign { instance }, Reason::RoomGone);
+            }
+            if is_among {
+                return false;
+            }
+        }
+    }
+
+    /// Tiers on which an instance has yet to take room and which have less than was promised.
+    fn overdrawn(&self, id: InstanceId, spots: &[Spot]) -> BTreeSet<Spot> {
+        let mut claims = self.claims(id, spots);
+        claims.retain(|s| self.state.ledger.is_overdrawn(*s));
+        claims
+    }
+
+    /// Tiers on which room is set aside for what an instance writes and for its partitions.
+    fn claims(&self, id: InstanceId, spots: &[Spot]) -> BTreeSet<Spot> {
+        let start = &self.state.start;
+        let (w, cluster) = (&start.workflow, &start.cluster);
+        let placed = self.state.steps.instance(id).and_then(|i| i.placed());
+        let writes = placed.is_some_and(|p| p.reserve > 0);
+        let outputs = spots.iter().copied().filter(|_| writes);
+        let partitions = self.state.partitions.to_make(w, cluster, id.step, spots);
+        outputs.chain(partitions).collect()
     }
 
     /// The replicas that make up what each node of an instance sees; `None` while something is missing.

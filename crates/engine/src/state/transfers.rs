@@ -184,7 +184,9 @@ impl State {
         let name = &self.start.workflow.dataset(t.data).name;
         if active.rescue {
             // Another replica may be left to rescue it from.
-            self.data.version_mut(t.data, t.version).rescued |= !lost;
+            let version = self.data.version_mut(t.data, t.version);
+            version.rescued |= !lost;
+            version.refusal = Some(failure.message.clone());
         } else if hopeless || exhausted {
             let message = format!("moving {name} failed: {}", failure.message);
             self.cannot_move(t, message);

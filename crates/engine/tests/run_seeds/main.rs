@@ -29,7 +29,13 @@ const CUTS: u64 = 2;
 const ENUMERATED: u64 = 25;
 /// Seeds that have found what no small test shows: the checker believed that a `dest` of an earlier run holds a version while
 /// some of that version was being made again.
-const FOUND: [(u64, &str); 1] = [(96_601_103, "heft+cache")];
+const FOUND: [(u64, &str); 4] = [
+    (96_601_103, "heft+cache"),
+    // Tiers that shrink after steps with partitions have a place there.
+    (41_800_144, "fcfs"),
+    (230_100_136, "greedy+cache:patience=1m"),
+    (100_400_059, "same-nodes"),
+];
 /// Events of one run; most have some hundred. So many are an engine that goes round in circles.
 const MAX_EVENTS: u32 = 20_000;
 

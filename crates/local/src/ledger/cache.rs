@@ -255,6 +255,11 @@ impl Ledgers {
         .unwrap_or(true)
     }
 
+    /// A transfer reads a replica: if it is cached, it stays while the run lives.
+    pub(crate) fn hold(&self, spot: Spot, key: &StoreKey) {
+        self.with_cached(|c| c.candidates.retain(|(s, _, k)| (*s, k) != (spot, key)));
+    }
+
     /// A replica has gone, and its mark goes. Bytes that were cached.
     pub(super) fn unmark(&self, id: &(Spot, StoreKey)) -> u64 {
         let Some((mark, bytes)) = self.with_cached(|c| c.marks.remove(id)) else {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tarn_base::event::Event;
 use tarn_base::id::Spot;
 use tarn_base::layout::TierDir;
-use tarn_base::part::{PartRef, Place, StoreKey};
+use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_base::reason::Reason;
 use tarn_base::workflow::Keep;
 
@@ -84,6 +84,18 @@ impl Local {
         ));
         self.shared.ledgers.leave(spot, key.clone(), replica, true);
         true
+    }
+
+    /// What is rescued from the cache is not removed meanwhile.
+    pub(super) fn hold_cached(&self, t: &Transfer, why: &Reason) {
+        if *why != Reason::Rescue {
+            return;
+        }
+        for m in &t.parts {
+            if let (Place::Node(spot), Ok((_, key))) = (&m.from, self.shared.known(&m.part)) {
+                self.shared.ledgers.hold(*spot, &key);
+            }
+        }
     }
 
     /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no

@@ -3,7 +3,7 @@
 use super::sections::too_many;
 use super::text::{escape, percent};
 use crate::names::Names;
-use crate::summarize::{lost_nodes, not_run};
+use crate::summarize::{lost_nodes, not_rescued, not_run};
 use crate::summary::{EQUATION_5, MAX_NOT_RUN, StepSummary, Summary};
 use crate::trace::Trace;
 use crate::why::Answer;
@@ -65,6 +65,11 @@ pub(super) fn failures(page: &mut String, trace: &Trace, names: &Names<'_>, titl
     if let Some(more @ 1..) = not_run.len().checked_sub(MAX_NOT_RUN) {
         let what = format!("{more} more step(s) did not run");
         all.push((when, what, "they need what failed", ""));
+    }
+    let not_rescued = not_rescued(trace);
+    for data in &not_rescued {
+        let what = format!("{} was not rescued", data.dataset);
+        all.push((when, what, &data.why, ""));
     }
     let lost = lost_nodes(trace);
     for loss in &lost {

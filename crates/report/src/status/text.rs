@@ -59,6 +59,9 @@ impl Status {
         if let Some(more @ 1..) = self.not_run.len().checked_sub(MAX_NOT_RUN) {
             text += &format!("not run: and {more} more step(s)\n");
         }
+        for data in &self.not_rescued {
+            text += &format!("data: {data}\n");
+        }
         for lost in &self.lost_nodes {
             text += &format!("lost: {lost}\n");
         }

@@ -9,6 +9,7 @@ use tarn_base::action::{Action, Do, Outcome, Subject};
 use tarn_base::event::{Ended, Event};
 use tarn_base::id::InstanceId;
 use tarn_base::part::{Place, Transfer};
+use tarn_base::reason::Reason;
 use tarn_base::units::{Bytes, Time};
 
 pub(super) struct Teller<'a> {
@@ -16,6 +17,8 @@ pub(super) struct Teller<'a> {
     names: &'a Names<'a>,
     topic: &'a Topic,
     answers: Vec<Answer>,
+    /// The failure that the last event was, if it was told: of whose attempt, and the message.
+    failure: Option<(Option<InstanceId>, String)>,
     /// For a question about the run: the last note about each instance that is not done.
     waiting: BTreeMap<InstanceId, Answer>,
 }
@@ -27,6 +30,7 @@ impl<'a> Teller<'a> {
             names,
             topic,
             answers: Vec::new(),
+            failure: None,
             waiting: BTreeMap::new(),
         }
     }
@@ -53,6 +57,9 @@ impl<'a> Teller<'a> {
             run: true,
             ..Touched::default()
         };
+        self.failure = None;
+        let mut of = None;
+        let is_failure = matches!(event, Event::Ended { .. } | Event::TransferFailed { .. });
         let back;
         let (what, why, log_tail): (String, &str, _) = match event {
             Event::SourceFailed { data, failure } => {
@@ -82,6 +89,7 @@ impl<'a> Teller<'a> {
                 ..
             } => {
                 touched.instances.push(*instance);
+                of = Some(*instance);
                 let what = format!(
                     "attempt {attempt} of {} failed",
                     self.names.instance(*instance)
@@ -108,6 +116,7 @@ impl<'a> Teller<'a> {
             _ => return,
         };
         if touched.concerns(self.topic) {
+            self.failure = is_failure.then(|| (of, why.to_owned()));
             self.tell(now, what, why.to_owned(), log_tail);
         }
     }
@@ -115,12 +124,16 @@ impl<'a> Teller<'a> {
     pub(super) fn action(&mut self, now: Time, action: &Action) {
         let touched = self.touched(action);
         if touched.concerns(self.topic) {
-            self.tell(
-                now,
-                self.what(&action.what),
-                self.names.reason(&action.why),
-                None,
-            );
+            let (what, why) = (self.what(&action.what), self.reason(action));
+            let ends = matches!(action.what, Do::Finish { .. });
+            if let Some(last) = self.answers.last_mut().filter(|a| ends && a.when == now)
+                && last.why == why
+            {
+                // The same was noted of the run just before.
+                last.what = what;
+                return;
+            }
+            self.tell(now, what, why, None);
         } else if let (
             true,
             Do::Note {
@@ -128,12 +141,18 @@ impl<'a> Teller<'a> {
             },
         ) = (self.topic.run, &action.what)
         {
+            let of = self.failure.as_ref().and_then(|(of, _)| *of);
+            if of == Some(*id) && self.repeats_failure(action) {
+                // Its attempt's failure is told already.
+                self.waiting.remove(id);
+                return;
+            }
             let instance = self.trace.history.instances.get(id);
             if instance.is_none_or(|i| !i.state.is_done()) {
                 let answer = Answer {
                     when: now,
                     what: self.what(&action.what),
-                    why: self.names.reason(&action.why),
+                    why: self.reason(action),
                     times: 1,
                     log_tail: None,
                 };
@@ -142,9 +161,28 @@ impl<'a> Teller<'a> {
         }
     }
 
+    /// Whether an action's reason is the failure that was told just before.
+    fn repeats_failure(&self, action: &Action) -> bool {
+        matches!(&action.why, Reason::Failed { message } | Reason::GaveUp { message }
+            if self.failure.as_ref().is_some_and(|(_, told)| message.contains(told)))
+    }
+
+    fn reason(&self, action: &Action) -> String {
+        match &action.why {
+            Reason::GaveUp { .. } if self.repeats_failure(action) => {
+                "it has failed for good; what does not need it goes on".into()
+            }
+            Reason::Failed { .. } if self.repeats_failure(action) => {
+                "it has failed for good; nothing new is started".into()
+            }
+            why => self.names.reason(why),
+        }
+    }
+
     fn touched(&self, action: &Action) -> Touched {
         let mut t = Touched::default();
         t.reason(&action.why);
+        t.run |= matches!(action.why, Reason::NotRescued { .. });
         match &action.what {
             Do::List { data }
             | Do::Note {

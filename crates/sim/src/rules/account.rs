@@ -86,6 +86,8 @@ pub(super) struct Account {
     pub(super) given_up_steps: BTreeSet<StepId>,
     /// Datasets that could not be moved to their `dest`.
     pub(super) given_up_data: BTreeSet<DataId>,
+    /// Datasets of which it was said that they are not rescued.
+    pub(super) not_rescued: BTreeSet<DataId>,
     /// The run was told to start nothing new: since this record, and since an earlier one.
     pub(super) stops: bool,
     pub(super) stopped: bool,
@@ -129,6 +131,7 @@ impl Account {
             given_up: BTreeSet::new(),
             given_up_steps: BTreeSet::new(),
             given_up_data: BTreeSet::new(),
+            not_rescued: BTreeSet::new(),
             stops: false,
             stopped: false,
             chains: start.allocation.is_some(),
@@ -184,6 +187,11 @@ impl Account {
 
     pub(super) fn is_there(&self, part: PartRef, at: &Place) -> bool {
         self.copy(part, at).is_some_and(|c| c.state == State::There)
+    }
+
+    pub(super) fn is_cached(&self, part: PartRef, at: &Place) -> bool {
+        self.copy(part, at)
+            .is_some_and(|c| c.state == State::Cached)
     }
 
     /// Whether a transfer may read it: it is there, or on its way to a node where it can be read meanwhile.

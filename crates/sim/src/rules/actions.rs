@@ -20,7 +20,7 @@ impl Account {
                 !self.listed.contains(data),
                 || data.to_string(),
             ),
-            Do::Transfer(t) => self.transfer(t),
+            Do::Transfer(t) => self.transfer(t, &action.why),
             Do::Abandon { id } => rule(
                 "what is abandoned is under way",
                 self.transfers.contains_key(id),
@@ -76,7 +76,7 @@ impl Account {
         }
     }
 
-    fn transfer(&mut self, t: &Transfer) -> Result<(), Broken> {
+    fn transfer(&mut self, t: &Transfer, why: &Reason) -> Result<(), Broken> {
         rule(
             "transfers are numbered",
             t.id.0 >= self.next_transfer,
@@ -97,7 +97,8 @@ impl Account {
             rule("a transfer is of one version", of, || m.part.to_string())?;
             rule(
                 "what is read is there",
-                self.is_readable(m.part, &m.from),
+                self.is_readable(m.part, &m.from)
+                    || *why == Reason::Rescue && self.is_cached(m.part, &m.from),
                 || format!("{} at {:?}: {:?}", m.part, m.from, self.copies.get(&m.part)),
             )?;
             let there = matches!(t.to, Place::Node(_) | Place::Drained)
@@ -223,6 +224,7 @@ impl Account {
             format!("{lost:?}")
         })?;
         self.sees_its_data(run)?;
+        self.has_room_to_begin(run)?;
         self.has_its_partitions(run)?;
         self.running.insert(id, run.clone());
         self.within_machines()
@@ -390,6 +392,7 @@ impl Account {
         match (about, why) {
             (Subject::Step(id), Reason::GaveUp { .. }) => drop(self.given_up_steps.insert(id)),
             (Subject::Data(id), Reason::GaveUp { .. }) => drop(self.given_up_data.insert(id)),
+            (Subject::Data(id), Reason::NotRescued { .. }) => drop(self.not_rescued.insert(id)),
             _ => {}
         }
         let Subject::Instance(id) = about else {
@@ -519,7 +522,7 @@ impl Account {
             let last = self.workflow.last_version(data);
             let there = |p: PartRef| {
                 let mut copies = self.copies.get(&p).into_iter().flatten();
-                copies.any(|(_, c)| c.state == State::There)
+                copies.any(|(_, c)| matches!(c.state, State::There | State::Cached))
             };
             let whole =
                 |v: &u32| self.sealed(data, *v) && self.parts_of(data, *v).all(|(p, _)| there(p));
@@ -527,11 +530,28 @@ impl Account {
                 |v: &u32| !self.sealed(data, *v) && self.parts_of(data, *v).any(|(p, _)| there(p));
             let newest = (1..=last).rev().find(whole);
             let newest = newest.or_else(|| (1..=last).rev().find(begun));
-            let Some(newest) = newest.filter(|_| dataset.on_failure == OnFailure::Drain) else {
+            if dataset.on_failure != OnFailure::Drain {
+                continue;
+            }
+            let delivered = self.delivered.contains(&data);
+            let Some(newest) = newest else {
+                let ran = |p: PartRef| {
+                    self.producer(p)
+                        .is_some_and(|id| self.attempts.contains_key(&id))
+                };
+                let made = |v: u32| self.parts_of(data, v).any(|(p, _)| ran(p));
+                let sent = (1..=last).any(|v| self.sent.contains(&(data, v)));
+                let silent = (1..=last).any(made) && !sent && !delivered;
+                let told = self.not_rescued.contains(&data);
+                rule(
+                    "a failed run says what it does not rescue",
+                    !silent || told,
+                    || dataset.name.clone(),
+                )?;
                 continue;
             };
             let empty = self.parts_of(data, newest).next().is_none();
-            let saved = newest == last && self.delivered.contains(&data);
+            let saved = newest == last && delivered;
             let kept = empty || saved || self.sent.contains(&(data, newest));
             rule("a failed run rescues", kept, || {
                 format!("{} v{newest}", dataset.name)

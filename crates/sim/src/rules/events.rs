@@ -271,6 +271,7 @@ impl Account {
         self.given_up.clear();
         self.given_up_steps.clear();
         self.given_up_data.clear();
+        self.not_rescued.clear();
         self.reset_capacity();
         let others = &self.others;
         for (part, copies) in &mut self.copies {

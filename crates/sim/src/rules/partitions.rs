@@ -102,6 +102,27 @@ impl Account {
         self.done.iter().any(|id| steps.contains(&id.step))
     }
 
+    /// What was set aside for a step is still there when it begins, as far as is known.
+    pub(super) fn has_room_to_begin(&self, run: &Run) -> Result<(), Broken> {
+        for spot in &run.nodes {
+            self.within_capacity(*spot, run.reserve)?;
+        }
+        for lent in &run.partitions {
+            let takes = self
+                .workflow
+                .partition(lent.partition)
+                .takes(lent.spots.len());
+            let made = self
+                .kept
+                .get(&lent.partition)
+                .is_some_and(|k| k.key.is_some());
+            let takes = if made { 0 } else { takes };
+            let mut spots = lent.spots.iter();
+            spots.try_for_each(|s| self.within_capacity(*s, takes))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn has_its_partitions(&mut self, run: &Run) -> Result<(), Broken> {
         let wants = self.partitions_of(run.instance);
         let has = run.partitions.iter().map(|l| l.partition);

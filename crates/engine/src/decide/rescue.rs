@@ -1,0 +1,132 @@
+//! Rescue: what asks to be drained when the run fails, or is ended in order, goes out; or it is said that it does not.
+
+use super::Decide;
+use crate::data::{Part, Version};
+use crate::state::State;
+use std::path::PathBuf;
+use tarn_base::action::{Do, Subject};
+use tarn_base::id::{DataId, InstanceId};
+use tarn_base::part::Place;
+use tarn_base::reason::Reason;
+use tarn_base::workflow::OnFailure;
+
+impl State {
+    /// Where a dataset is rescued to; `None` if there is no such place.
+    pub(crate) fn rescue_place(&self, data: DataId) -> Option<Place> {
+        let w = &self.start.workflow;
+        let dataset = w.dataset(data);
+        let beside = || dataset.dest.as_ref()?.parent().map(Into::into);
+        let external: PathBuf = w.external.clone().or_else(beside)?;
+        let folder = external.join(format!("rescued-{}", self.start.run));
+        Some(Place::External(folder.join(&dataset.name)))
+    }
+}
+
+impl Decide<'_> {
+    /// After a failure: the newest sealed version of each dataset that asks for it goes out, unless it is on its way
+    /// to its `dest`. Where none is whole, what some instances of its step have made goes out, when no further one can add to it.
+    pub(super) fn rescue(&mut self) {
+        for i in 0..self.state.start.workflow.data.len() {
+            let data = DataId(i as u32);
+            let w = &self.state.start.workflow;
+            let dataset = w.dataset(data);
+            if dataset.on_failure != OnFailure::Drain {
+                continue;
+            }
+            let there = |part: &Part| part.rescued_from().is_some();
+            let whole = |v: &u32| {
+                let version = self.state.data.version(data, *v);
+                version.sealed && version.parts.values().all(there)
+            };
+            let begun = |v: &u32| {
+                let version = self.state.data.version(data, *v);
+                !version.sealed && version.parts.values().any(there)
+            };
+            let mut versions = 1..=w.last_version(data);
+            let newest = versions.clone().rev().find(whole);
+            let ends = self.state.steps.running.is_empty();
+            let newest = newest.or_else(|| versions.rfind(begun).filter(|_| ends));
+            let Some(newest) = newest else { continue };
+            let Some(to) = self.state.rescue_place(data) else {
+                continue;
+            };
+            let version = self.state.data.version(data, newest);
+            if !version.delivered && !version.rescued && !self.delivering(data) {
+                self.send_out(data, newest, to, Reason::Rescue);
+            }
+        }
+    }
+
+    /// Whether a dataset is on its way to its `dest`.
+    fn delivering(&self, data: DataId) -> bool {
+        let mut transfers = self.state.transfers.values().map(|t| &t.transfer);
+        transfers.any(|t| t.data == data && self.state.delivers(t))
+    }
+
+    /// Whether a rescue is still under way.
+    pub(super) fn rescuing(&self) -> bool {
+        self.state.transfers.values().any(|t| t.rescue)
+    }
+
+    /// At the end of a run that rescues: says of each dataset that asks for it, and of which nothing went out, why.
+    pub(super) fn tell_unrescued(&mut self) {
+        for (data, dataset) in (0..)
+            .map(DataId)
+            .zip(self.state.start.workflow.data.clone())
+        {
+            if dataset.on_failure != OnFailure::Drain || self.is_rescued(data) {
+                continue;
+            }
+            if let Some(message) = self.not_rescued(data) {
+                let about = Subject::Data(data);
+                self.emit(Do::Note { about }, Reason::NotRescued { message });
+            }
+        }
+    }
+
+    /// Whether a version of a dataset lies outside: rescued, or at its `dest`.
+    fn is_rescued(&self, data: DataId) -> bool {
+        let place = self.state.rescue_place(data);
+        let copied = |part: &Part| {
+            let mut outside = part.present().map(|(at, _)| at);
+            outside.any(|at| Some(at) == place.as_ref())
+        };
+        let mut versions = self.versions(data);
+        versions.any(|(_, v)| v.delivered || v.rescued && v.parts.values().any(copied))
+    }
+
+    fn versions(&self, data: DataId) -> impl Iterator<Item = (u32, &Version)> {
+        let versions = 1..=self.state.start.workflow.last_version(data);
+        versions.map(move |v| (v, self.state.data.version(data, v)))
+    }
+
+    /// Why nothing of a dataset was rescued; `None` if this run has made nothing of it.
+    fn not_rescued(&self, data: DataId) -> Option<String> {
+        let made = |(number, version): &(u32, &Version)| {
+            let producer = self.state.start.workflow.producer(data, *number);
+            version.parts.keys().any(|key| {
+                let id = producer.map(|step| InstanceId { step, index: key.0 });
+                let ran = id.and_then(|id| self.state.steps.instance(id));
+                version.thinned.contains(key) || ran.is_some_and(|i| i.attempts > 0)
+            })
+        };
+        let (_, newest) = self.versions(data).filter(made).last()?;
+        if let Some(message) = &newest.refusal {
+            return Some(message.clone());
+        }
+        let parts = newest.parts.len();
+        let left = newest.parts.values().filter(|p| p.rescued_from().is_some());
+        let left = match left.count() {
+            0 => String::new(),
+            left => format!("; {left} of its {parts} parts are left on the nodes"),
+        };
+        let why = match newest.thinned.is_empty() {
+            true => "it is not on the nodes any more: a node was lost, or it was damaged",
+            false => {
+                "the last step that reads it had ended, and it was removed from the nodes before the run failed; \
+                 `keep = \"workflow\"` keeps it until the end"
+            }
+        };
+        Some(format!("{why}{left}"))
+    }
+}
