@@ -92,3 +92,115 @@ fn with_fail_fast_nothing_new_starts_after_a_failure() {
     assert_eq!(site.read("sum/all"), "1\n2\n3\n");
     assert_eq!(site.read("side/x"), "x\n");
 }
+
+/// Samples are aligned, then called, and each call reads what its own sample gave. `bad` ones cannot be aligned.
+fn chains() -> Site {
+    let site = Site::new(
+        "name = \"w\"\n[data.reads]\nsource = \"reads\"\n[data.bam]\n[data.vcf]\ndest = \"vcf\"\non_failure = \"drain\"\n\
+         [[step]]\nname = \"align\"\nforeach = \"reads/*\"\nin = [\"reads/{item}\"]\nout = [\"bam\"]\nrun = \"\"\"\n\
+         echo align-$TARN_ITEM >> $TARN_WORKFLOW_DIR/ran\ngrep -q good $TARN_reads/$TARN_ITEM\n\
+         tr a-z A-Z < $TARN_reads/$TARN_ITEM > $TARN_bam/$TARN_ITEM.bam\n\"\"\"\n\
+         [[step]]\nname = \"call\"\nforeach = \"reads/*\"\nin = [\"bam/{item}.bam\"]\nout = [\"vcf\"]\nrun = \"\"\"\n\
+         echo call-$TARN_ITEM >> $TARN_WORKFLOW_DIR/ran\nls $TARN_bam | wc -l > $TARN_vcf/$TARN_ITEM\n\
+         cat $TARN_bam/$TARN_ITEM.bam >> $TARN_vcf/$TARN_ITEM\n\"\"\"\n",
+    );
+    site.write("reads/s1", "good one\n");
+    site.write("reads/s2", "bad\n");
+    site.write("reads/s3", "good three\n");
+    site
+}
+
+/// Runs with one bad sample: the others are called, and had.
+fn one_chain_fails(site: &Site) {
+    let failed = site.run().exits(1);
+    let text = "align[s2] failed; not run because of it: call";
+    assert!(failed.err.contains(text), "{}", failed.err);
+    let line = "not run   call: needs align[s2], which failed";
+    assert!(failed.out.contains(line), "{}", failed.out);
+    let all = ["align-s1", "align-s2", "align-s3", "call-s1", "call-s3"];
+    assert_eq!(ran(site), all);
+    // Each saw its own entry alone.
+    assert_eq!(site.read("rescued-w-1/vcf/s1"), "1\nGOOD ONE\n");
+    assert_eq!(site.read("rescued-w-1/vcf/s3"), "1\nGOOD THREE\n");
+    assert!(!site.path("rescued-w-1/vcf/s2").exists());
+    assert!(!site.path("vcf").exists(), "a dest is whole or not there");
+    site.tarn(&["data", "get", "vcf", "got"]).exits(1);
+    assert_eq!(site.read("got/s3"), "1\nGOOD THREE\n");
+    site.tarn(&["why", "call[s2]"])
+        .exits(0)
+        .says("align[s2], which failed");
+    let status = site.tarn(&["status"]);
+    let text = "not run: call: needs align[s2], which failed";
+    assert!(status.out.contains(text), "{}", status.out);
+}
+
+#[test]
+fn a_bad_sample_keeps_no_other_from_the_later_step() {
+    let site = chains();
+    one_chain_fails(&site);
+    std::fs::remove_file(site.path("ran")).expect("it is there");
+    site.write("reads/s2", "good two\n");
+    let next = site.run().exits(0);
+    assert_eq!(ran(&site), ["align-s2", "call-s2"], "{}", next.out);
+    for (name, content) in [("s1", "ONE"), ("s2", "TWO"), ("s3", "THREE")] {
+        let text = site.read(&format!("vcf/{name}"));
+        assert_eq!(text, format!("1\nGOOD {content}\n"));
+    }
+    site.leaves_nothing_on_its_tier();
+    // And when a sample comes, or changes, it alone is aligned and called.
+    std::fs::remove_file(site.path("ran")).expect("it is there");
+    site.write("reads/s3", "good tree\n");
+    site.write("reads/s4", "good four\n");
+    site.run().exits(0);
+    let all = ["align-s3", "align-s4", "call-s3", "call-s4"];
+    assert_eq!(ran(&site), all);
+    assert_eq!(site.read("vcf/s4"), "1\nGOOD FOUR\n");
+    std::fs::remove_file(site.path("ran")).expect("it is there");
+    site.run().exits(0);
+    assert!(!site.path("ran").exists(), "nothing has changed");
+    site.leaves_nothing_on_its_tier();
+}
+
+#[test]
+fn a_resume_runs_the_chain_of_the_bad_sample_alone() {
+    let site = Site::new(
+        "name = \"w\"\n[data.bam]\n[data.vcf]\ndest = \"vcf\"\n\
+         [[step]]\nname = \"align\"\nforeach = [\"1\", \"2\", \"3\"]\nout = [\"bam\"]\nrun = \"\"\"\n\
+         echo align-$TARN_ITEM >> $TARN_WORKFLOW_DIR/ran\nif [ $TARN_ITEM = 2 ]; then [ -e $TARN_WORKFLOW_DIR/ok ]; fi\n\
+         echo $TARN_ITEM > $TARN_bam/$TARN_ITEM\n\"\"\"\n\
+         [[step]]\nname = \"call\"\nforeach = [\"1\", \"2\", \"3\"]\nin = [\"bam/{item}\"]\nout = [\"vcf\"]\n\
+         run = \"echo call-$TARN_ITEM >> $TARN_WORKFLOW_DIR/ran; cat $TARN_bam/$TARN_ITEM > $TARN_vcf/$TARN_ITEM\"\n",
+    );
+    site.run().exits(1);
+    let all = ["align-1", "align-2", "align-3", "call-1", "call-3"];
+    assert_eq!(ran(&site), all);
+    std::fs::remove_file(site.path("ran")).expect("it is there");
+    site.write("ok", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(ran(&site), ["align-2", "call-2"]);
+    let results = ["1", "2", "3"].map(|name| site.read(&format!("vcf/{name}")));
+    assert_eq!(results, ["1\n", "2\n", "3\n"]);
+    site.leaves_nothing_on_its_tier();
+}
+
+/// The slow sample is aligned as long as the fast one is not called.
+#[test]
+fn a_sample_is_called_while_another_is_still_aligned() {
+    let site = Site::new(
+        "name = \"w\"\n[data.bam]\n[data.vcf]\ndest = \"vcf\"\n\
+         [[step]]\nname = \"align\"\nforeach = [\"slow\", \"fast\"]\nout = [\"bam\"]\ntime = \"5m\"\nrun = \"\"\"\n\
+         if [ $TARN_ITEM = slow ]; then until [ -e $TARN_WORKFLOW_DIR/called-fast ]; do sleep 0.1; done; fi\n\
+         echo $TARN_ITEM > $TARN_bam/$TARN_ITEM\n\"\"\"\n\
+         [[step]]\nname = \"call\"\nforeach = [\"fast\", \"slow\"]\nin = [\"bam/{item}\"]\nout = [\"vcf\"]\n\
+         run = \"touch $TARN_WORKFLOW_DIR/called-$TARN_ITEM; cat $TARN_bam/* > $TARN_vcf/$TARN_ITEM\"\n",
+    )
+    .with(&["--nodes", "2", "--oversubscribe"]);
+    let plan = [&["plan"], &site.run_arguments()[1..]].concat();
+    let plan = site.tarn(&plan).exits(0);
+    let calls = plan.out.matches("call[").count();
+    assert!(calls >= 2, "{}", plan.out);
+    site.run().exits(0);
+    assert_eq!(site.read("vcf/slow"), "slow\n");
+    assert_eq!(site.read("vcf/fast"), "fast\n");
+    site.leaves_nothing_on_its_tier();
+}

@@ -1,10 +1,11 @@
 //! Versions, their parts and where the replicas are: summaries only, never file lists.
 
+use crate::entries::Expected;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::event::version_hash;
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, Spot, TierId, TransferId};
-use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Role, Workflow};
 
@@ -201,9 +202,35 @@ pub(crate) struct Version {
     pub(crate) refusal: Option<String>,
     /// Parts whose last replica has left because nobody needed it: it does not become whole again.
     pub(crate) thinned: BTreeSet<(u32, u32)>,
+    /// The parts of each top-level entry, where it is divided by entries.
+    pub(crate) by_entry: BTreeMap<String, BTreeSet<(u32, u32)>>,
+    /// Entries that instances wait for by themselves.
+    pub(crate) expected: BTreeMap<String, Vec<Expected>>,
+    /// An instance has written to an entry that another one was to make: none is complete before the version is.
+    pub(crate) crossed: bool,
 }
 
 impl Version {
+    pub(crate) fn insert(&mut self, key: (u32, u32), part: Part) {
+        if let PartClass::Entry(name) = &part.info.class {
+            self.by_entry.entry(name.clone()).or_default().insert(key);
+        }
+        self.parts.insert(key, part);
+    }
+
+    pub(crate) fn remove(&mut self, key: (u32, u32)) -> Option<Part> {
+        let part = self.parts.remove(&key)?;
+        if let PartClass::Entry(name) = &part.info.class
+            && let Some(keys) = self.by_entry.get_mut(name)
+        {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_entry.remove(name);
+            }
+        }
+        Some(part)
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.values().map(|p| p.info.bytes).sum()
     }

@@ -160,6 +160,39 @@ impl State {
         causes
     }
 
+    /// The instances that something given up keeps from an entry of their own, each with what that is, as far as it is one instance.
+    pub(crate) fn instances_not_run(&self) -> BTreeMap<InstanceId, Subject> {
+        let failed = self.given_up.all.iter().filter_map(instance_of);
+        let mut causes: BTreeMap<InstanceId, Subject> =
+            failed.map(|id| (id, Subject::Instance(id))).collect();
+        let waits = |i: &Instance| !i.inputs_known && i.progress == Progress::Pending;
+        let waiting = self.steps.instances().filter(|(_, i)| waits(i));
+        let mut waiting: Vec<(InstanceId, &Instance)> = waiting.collect();
+        let mut not_run = BTreeMap::new();
+        loop {
+            let before = waiting.len();
+            waiting.retain(|(id, instance)| {
+                let makers = instance.entries.iter().filter_map(|input| {
+                    let step = *self.producers.get(&(input.data, input.version))?;
+                    let index = input.maker?;
+                    Some(InstanceId { step, index })
+                });
+                let cause = makers
+                    .filter_map(|maker| causes.get(&maker))
+                    .next()
+                    .copied();
+                if let Some(cause) = cause {
+                    causes.insert(*id, cause);
+                    not_run.insert(*id, cause);
+                }
+                cause.is_none()
+            });
+            if waiting.len() == before {
+                return not_run;
+            }
+        }
+    }
+
     /// Whether a step has instances that could not run yet.
     pub(crate) fn waits(&self, step: StepId) -> bool {
         let bound = self.steps.all[step.at()].instances.as_deref();

@@ -15,6 +15,7 @@ mod cache;
 mod data;
 mod decide;
 mod drive;
+mod entries;
 mod estimate;
 mod failed;
 mod identity;
@@ -37,7 +38,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 
 /// Version of the decisions: recorded with each of them. Raised when the same events give other actions.
-pub const ENGINE_VERSION: u32 = 10;
+pub const ENGINE_VERSION: u32 = 11;
 
 /// Planner and data scheduler of one run.
 #[derive(Debug, Default)]

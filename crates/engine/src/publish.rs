@@ -1,13 +1,13 @@
 //! How a commit makes versions, how versions make instances, and how lost data takes both back.
 
 use crate::data::{Part, Replica, ReplicaState, makes, reads};
+use crate::entries::{EntryInput, no_entry};
 use crate::failed::GivenUp;
-use crate::identity::identity;
 use crate::kept::Kept;
 use crate::rank;
 use crate::state::State;
 use crate::steps::{Instance, Progress};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Subject;
 use tarn_base::event::{Output, of_others};
 use tarn_base::id::{DataId, InstanceId, StepId};
@@ -21,12 +21,9 @@ impl State {
         while let Some(step) = self.steps.to_bind.pop_first() {
             if self.steps.all[step.at()].instances.is_none()
                 && self.steps.after_left[step.at()] == 0
+                && self.may_bind(step)
             {
-                let w = &self.start.workflow;
-                let mut inputs = reads(w.step(step)).into_iter();
-                if inputs.all(|(d, v)| self.data.version(d, v).sealed) {
-                    self.bind(step);
-                }
+                self.bind(step);
             }
         }
     }
@@ -83,13 +80,16 @@ impl State {
         };
         let mut instances = Vec::with_capacity(items.len());
         for item in items {
-            let needs = match self.needs(&step, item.as_deref()) {
+            let entries = self.entry_inputs(id, item.as_deref());
+            let needs = match self.needs(&step, item.as_deref(), &entries) {
                 Ok(needs) => needs,
                 Err(message) => return self.cannot_bind(id, message),
             };
             instances.push(Instance {
                 item,
                 needs,
+                entries,
+                inputs_known: false,
                 progress: Progress::Pending,
                 since: self.now,
                 ran_on: Vec::new(),
@@ -102,28 +102,27 @@ impl State {
                 forced: false,
             });
         }
-        for (i, instance) in instances.iter_mut().enumerate() {
-            instance.identity = identity(&self.start.workflow, &step, instance, &self.data);
-            for part in instance.parts() {
-                if let Some(p) = self.data.part_mut(part) {
-                    p.readers += 1;
-                }
-            }
-            let id = InstanceId {
-                step: id,
-                index: i as u32,
+        let all = (0..instances.len() as u32).map(|index| InstanceId { step: id, index });
+        let state = &mut self.steps.all[id.at()];
+        state.left = instances.len() as u32;
+        state.instances = Some(instances);
+        self.expect_entries(id);
+        for id in all {
+            let Some(instance) = self.steps.instance(id) else {
+                continue;
             };
-            self.steps.enqueue(id);
-            self.steps.fresh.insert(id);
+            if instance.entries.is_empty() {
+                self.inputs_known(id, &BTreeSet::new());
+            } else {
+                self.count_reader(&instance.parts());
+                self.look_for_entries(id);
+            }
         }
         for (d, v) in reads(&step) {
             let version = self.data.version_mut(d, v);
             version.unbound = version.unbound.saturating_sub(1);
             self.check_parts(d, v);
         }
-        let state = &mut self.steps.all[id.at()];
-        state.left = instances.len() as u32;
-        state.instances = Some(instances);
         if self.steps.all[id.at()].left == 0 {
             self.step_complete(id);
         }
@@ -191,7 +190,7 @@ impl State {
                 PartClass::Entry(name) if pattern.matches(name) => Some(name.clone()),
                 _ => None,
             });
-        let names: std::collections::BTreeSet<String> = entries.collect();
+        let names: BTreeSet<String> = entries.collect();
         if names.len() > max as usize {
             return Err(format!(
                 "step {}: {} has {} entries that match {}, more than max = {max}; raise max or make fewer",
@@ -242,17 +241,25 @@ impl State {
         over.find_map(|step| self.items(step).err())
     }
 
-    /// The parts that each use needs on each node of the step.
-    fn needs(&self, step: &Step, item: Option<&str>) -> Result<Vec<Vec<Vec<PartRef>>>, String> {
-        let one = |used: &Use| {
+    /// The parts that each use needs on each node of the step; those of `entries` are not known yet.
+    fn needs(
+        &self,
+        step: &Step,
+        item: Option<&str>,
+        entries: &[EntryInput],
+    ) -> Result<Vec<Vec<Vec<PartRef>>>, String> {
+        let one = |(at, used): (usize, &Use)| {
             if used.role == Role::Out {
                 return Ok(Vec::new());
+            }
+            if entries.iter().any(|e| e.used == at) {
+                return Ok(vec![Vec::new()]);
             }
             (0..step.nodes)
                 .map(|position| self.needed_at(step, used, item, position))
                 .collect()
         };
-        step.uses.iter().map(one).collect()
+        step.uses.iter().enumerate().map(one).collect()
     }
 
     fn needed_at(
@@ -275,34 +282,28 @@ impl State {
             PartClass::Entry(name) => dataset.scatter.as_ref()?.rank(name.as_bytes()),
             PartClass::Whole | PartClass::Common => None,
         };
-        let wanted = |class: &PartClass| {
-            if let Some(entry) = &entry {
-                return matches!(class, PartClass::Entry(name) if name == entry);
-            }
-            match used.distribution {
-                Distribution::Single | Distribution::Shared => position == 0,
-                Distribution::Broadcast => true,
-                Distribution::Scatter => {
-                    rank_of(class).is_none_or(|r| step.node_of_rank(r) == position)
-                }
+        let wanted = |class: &PartClass| match used.distribution {
+            Distribution::Single | Distribution::Shared => position == 0,
+            Distribution::Broadcast => true,
+            Distribution::Scatter => {
+                rank_of(class).is_none_or(|r| step.node_of_rank(r) == position)
             }
         };
-        let parts = &self.data.version(used.data, version).parts;
-        let chosen = parts.iter().filter(|(_, p)| wanted(&p.info.class));
-        let named: Vec<_> = chosen
-            .map(|(&(origin, seq), _)| PartRef {
+        let of = self.data.version(used.data, version);
+        let Some(entry) = entry else {
+            let chosen = of.parts.iter().filter(|(_, p)| wanted(&p.info.class));
+            let named = chosen.map(|(&(origin, seq), _)| PartRef {
                 data: used.data,
                 version,
                 origin,
                 seq,
-            })
-            .collect();
-        match entry {
-            Some(entry) if named.is_empty() => Err(format!(
-                "step {}: {} has no entry {entry:?}; check the names that its producer makes",
-                step.name, dataset.name
-            )),
-            _ => Ok(named),
+            });
+            return Ok(named.collect());
+        };
+        let named = of.parts_of_entry(used.data, version, &entry);
+        match named.is_empty() {
+            true => Err(no_entry(step, &dataset.name, &entry)),
+            false => Ok(named),
         }
     }
 
@@ -319,7 +320,7 @@ impl State {
             let mut before = BTreeMap::new();
             for key in keys {
                 version.thinned.remove(&key);
-                before.extend(version.parts.remove(&key).map(|p| (key, p)));
+                before.extend(version.remove(key).map(|p| (key, p)));
             }
             let again = !before.is_empty();
             let mut same = true;
@@ -359,7 +360,7 @@ impl State {
                     part.replicas.insert(at.1, replica);
                     self.ledger.occupy(*s, info.stored);
                 }
-                version.parts.insert((id.index, info.seq), part);
+                version.insert((id.index, info.seq), part);
                 // What was rescued before lacks it.
                 version.rescued = false;
             }
@@ -373,6 +374,7 @@ impl State {
             if again && !same {
                 self.content_changed(id, o.data, o.version);
             }
+            self.entries_made(id, o.data, o.version);
         }
     }
 
@@ -384,10 +386,14 @@ impl State {
             let Some(instances) = self.steps.all[reader.at()].instances.as_ref() else {
                 continue;
             };
-            if instances
-                .iter()
-                .any(|i| !matches!(i.progress, Progress::Pending))
-            {
+            let by_entry = self.by_element[reader.at()].contains(&(data, version));
+            let begun = match by_entry {
+                true => !self.entries_changed(id, (data, version), reader),
+                false => instances
+                    .iter()
+                    .any(|i| !matches!(i.progress, Progress::Pending)),
+            };
+            if begun {
                 let name = &self.start.workflow.step(id.step).name;
                 let message = format!(
                     "step {name} is not reproducible: its lost output was made again and differs from what \
@@ -396,7 +402,9 @@ impl State {
                 );
                 return self.fail(Subject::Instance(id), message);
             }
-            self.unbind(id, reader);
+            if !by_entry {
+                self.unbind(id, reader);
+            }
         }
     }
 
@@ -420,6 +428,7 @@ impl State {
             }
         }
         for (d, v) in reads(&self.start.workflow.steps[step.at()]) {
+            self.stop_expecting(step, d, v);
             self.data.version_mut(d, v).unbound += 1;
             self.check_parts(d, v);
         }
@@ -473,6 +482,7 @@ impl State {
             self.note_sealed(data, version);
             self.check_parts(data, version);
             self.check_versions(data, version);
+            self.entries_complete(data, version);
             self.wake_readers(data, version);
         }
         if first {
@@ -666,6 +676,7 @@ impl State {
         (self.drains, self.rests_until) = (false, 0);
         self.fits_checked = false;
         self.notes.clear();
+        self.entries_resumed();
         let unbound = (0u32..)
             .zip(&self.steps.all)
             .filter(|(_, s)| s.instances.is_none())

@@ -4,6 +4,7 @@ mod transfers;
 
 use crate::cache::Cache;
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
+use crate::entries::read_by_element;
 use crate::failed::GivenUp;
 use crate::ledger::{Demand, Ledger};
 use crate::links::Links;
@@ -87,7 +88,9 @@ pub(crate) struct State {
     /// For each version, the steps that read it.
     pub(crate) readers: BTreeMap<(DataId, u32), Vec<StepId>>,
     /// For each version that is made, the step that makes it.
-    producers: BTreeMap<(DataId, u32), StepId>,
+    pub(crate) producers: BTreeMap<(DataId, u32), StepId>,
+    /// For each step, the versions of which its instances read entries of their own elements alone.
+    pub(crate) by_element: Vec<BTreeSet<(DataId, u32)>>,
     /// Sources that have not been listed.
     pub(crate) unlisted: BTreeSet<DataId>,
     /// Datasets whose last version is sealed, has to go to a `dest` and is not on its way there.
@@ -133,6 +136,10 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(now: Time, start: &Start) -> Self {
         let w = &start.workflow;
+        let producers = producers(w);
+        let by_element = w.steps.iter();
+        let by_element = by_element.map(|step| read_by_element(w, step, &producers));
+        let by_element = by_element.collect();
         let mut state = Self {
             now,
             data: Data::new(w),
@@ -140,7 +147,8 @@ impl State {
             ledger: Ledger::new(&start.cluster),
             partitions: Partitions::new(w),
             readers: readers(w),
-            producers: producers(w),
+            producers,
+            by_element,
             unlisted: (0u32..)
                 .zip(&w.data)
                 .filter(|(_, d)| d.source.is_some())
@@ -335,10 +343,13 @@ impl State {
         self.listing.remove(&data);
         let version = self.data.version_mut(data, 0);
         for info in parts {
-            let part = version
-                .parts
-                .entry((0, info.seq))
-                .or_insert_with(|| Part::new(info.clone()));
+            let key = (0, info.seq);
+            if !version.parts.contains_key(&key) {
+                version.insert(key, Part::new(info.clone()));
+            }
+            let Some(part) = version.parts.get_mut(&key) else {
+                continue;
+            };
             let replica = Replica {
                 state: ReplicaState::Present,
                 stored: 0,
@@ -363,7 +374,7 @@ impl State {
             known
                 .replicas
                 .extend(places.map(|at| (at, Replica::OF_OTHERS)));
-            version.parts.insert((0, part.info.seq), known);
+            version.insert((0, part.info.seq), known);
         }
         version.sealed = true;
     }

@@ -1,5 +1,6 @@
 //! Steps and their instances: how far each has come.
 
+use crate::entries::EntryInput;
 use crate::kept::Kept;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::hash::Hash;
@@ -12,7 +13,7 @@ use tarn_base::workflow::Workflow;
 /// How far an instance has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Its inputs are known; it has no place yet.
+    /// It has no place yet.
     Pending,
     /// It has a place; its inputs are on their way.
     Assigned(Placed),
@@ -49,6 +50,10 @@ pub(crate) struct Instance {
     pub(crate) item: Option<String>,
     /// The parts it reads: `needs[use][position of node]`, empty lists for `out`s.
     pub(crate) needs: Vec<Vec<Vec<PartRef>>>,
+    /// Entries that it waits for by itself, not with all others of its step.
+    pub(crate) entries: Vec<EntryInput>,
+    /// All that it reads is in `needs`: none of its entries is still to come.
+    pub(crate) inputs_known: bool,
     pub(crate) progress: Progress,
     /// Since when its inputs are known.
     pub(crate) since: Time,
@@ -90,7 +95,7 @@ impl Instance {
 
 #[derive(Debug, Default)]
 pub(crate) struct StepState {
-    /// `None` until its inputs are sealed.
+    /// `None` until its inputs are sealed, but for entries that each instance waits for by itself.
     pub(crate) instances: Option<Vec<Instance>>,
     /// Instances that are neither done nor reused.
     pub(crate) left: u32,
@@ -218,8 +223,11 @@ impl Steps {
         (key, id)
     }
 
-    /// Puts an instance among those that wait for a place.
+    /// Puts an instance among those that wait for a place, if all that it reads is known.
     pub(crate) fn enqueue(&mut self, id: InstanceId) {
+        if self.instance(id).is_some_and(|i| !i.inputs_known) {
+            return;
+        }
         self.pending.insert(self.turn(id));
     }
 

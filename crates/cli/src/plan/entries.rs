@@ -16,6 +16,8 @@ struct Names<'a> {
     workflow: &'a Workflow,
     /// The entries of each version, with the instance that makes them.
     of: BTreeMap<(DataId, u32), BTreeMap<String, usize>>,
+    /// Of entries that instances read by their own element, that element.
+    own: BTreeMap<(DataId, u32), BTreeMap<String, String>>,
     /// The elements of steps that have been looked at.
     items: BTreeMap<StepId, Vec<Option<String>>>,
 }
@@ -29,6 +31,7 @@ pub(super) fn suppose<'p>(
     let mut names = Names {
         workflow,
         of: BTreeMap::new(),
+        own: BTreeMap::new(),
         items: BTreeMap::new(),
     };
     for (data, parts) in sources {
@@ -93,8 +96,12 @@ impl Names<'_> {
                 continue;
             }
             let of = self.of.entry((used.data, version)).or_default();
+            let own = self.own.entry((used.data, version)).or_default();
             for item in items {
                 let name = entry.replace("{item}", item.as_deref().unwrap_or_default());
+                if let Some(item) = item.as_ref().filter(|_| entry.contains("{item}")) {
+                    own.entry(name.clone()).or_insert_with(|| item.clone());
+                }
                 of.entry(name).or_default();
             }
         }
@@ -167,12 +174,15 @@ impl Names<'_> {
                 .filter_map(|(at, item)| Some((item.as_deref()?, at)))
                 .collect();
             let mut each = vec![Vec::new(); items.len().max(1)];
+            let own = self.own.get(&(*data, *version));
+            let own = |name: &str| elements.get(own?.get(name)?.as_str());
             for (name, at) in names {
                 // Most are called after the element of the instance that makes them: `a`, `a.bam`, `a_1.fq`.
                 let ends = name.match_indices(['.', '_', '-']).map(|(end, _)| end);
                 let mut ends: Vec<usize> = ends.chain([name.len()]).collect();
                 ends.reverse();
                 let named = ends.iter().find_map(|end| elements.get(&name[..*end]));
+                let named = own(name).or(named);
                 let at = named.unwrap_or(at).min(&(each.len() - 1)).to_owned();
                 each[at].push(name.clone());
             }
@@ -203,6 +213,18 @@ mod tests {
         let made = supposed.get(&(StepId(0), DataId(0)));
         let names = |n: &str| vec![n.to_owned()];
         assert_eq!(made, Some(&vec![names("a.x"), names("b.x")]));
+    }
+
+    #[test]
+    fn what_an_instance_reads_by_its_element_is_made_by_the_instance_of_that_element() {
+        let (_, supposed) = suppose_of(
+            "name = \"w\"\n[data.mid]\n[data.out]\ndest = \"o\"\n[[step]]\nname = \"one\"\nforeach = [\"a\", \"b\"]\n\
+             out = [\"mid\"]\nrun = \"x\"\n[[step]]\nname = \"two\"\nforeach = [\"b\", \"a\"]\nin = [\"mid/aligned_{item}\"]\n\
+             out = [\"out\"]\nrun = \"x\"\n",
+        );
+        let made = supposed.get(&(StepId(0), DataId(0)));
+        let names = |n: &str| vec![n.to_owned()];
+        assert_eq!(made, Some(&vec![names("aligned_a"), names("aligned_b")]));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) fn is_wanted_again(state: &State, name: PartRef, part: &Part) -> bool
     let w = &state.start.workflow;
     let has_dest = w.dataset(name.data).dest.is_some();
     let last = w.last_version(name.data) == name.version;
-    part.readers > 0 || version.unbound > 0 || has_dest && last && !version.delivered
+    part.readers > 0 || state.is_awaited(name) || has_dest && last && !version.delivered
 }
 
 impl Decide<'_> {

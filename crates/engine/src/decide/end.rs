@@ -95,8 +95,12 @@ impl Decide<'_> {
         }
     }
 
-    /// Tells which steps do not run because of what has failed, and ends the run.
+    /// Tells which steps and instances do not run because of what has failed, and ends the run.
     fn end_incomplete(&mut self) {
+        for (id, needs) in self.state.instances_not_run() {
+            let about = Subject::Instance(id);
+            self.emit(Do::Note { about }, Reason::NotRun { needs });
+        }
         let not_run = self.state.not_run();
         for (step, needs) in &not_run {
             let about = Subject::Step(*step);

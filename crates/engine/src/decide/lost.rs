@@ -92,7 +92,7 @@ impl Decide<'_> {
     fn wanted(&self, name: PartRef) -> bool {
         let readers = self.state.data.part(name).map_or(0, |p| p.readers);
         readers > 0
-            || self.state.data.version(name.data, name.version).unbound > 0
+            || self.state.is_awaited(name)
             || self.awaits_delivery(name)
             || self.state.kept(name)
     }

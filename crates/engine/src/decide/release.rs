@@ -18,7 +18,7 @@ pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
     let undelivered =
         dataset.dest.is_some() && w.last_version(name.data) == name.version && !version.delivered;
     part.readers == 0
-        && version.unbound == 0
+        && !state.is_awaited(name)
         && !undelivered
         && dataset.keep == Keep::UntilConsumed
         && !may_be_rescued(state, name)

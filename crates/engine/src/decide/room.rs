@@ -199,11 +199,10 @@ impl Decide<'_> {
 
     /// Whether a part goes once the one instance that still reads it has ended.
     fn last_reader(&self, name: PartRef) -> bool {
-        let version = self.state.data.version(name.data, name.version);
         let dataset = self.state.start.workflow.dataset(name.data);
         let readers = self.state.data.part(name).map_or(0, |p| p.readers);
         readers == 1
-            && version.unbound == 0
+            && !self.state.is_awaited(name)
             && dataset.keep == Keep::UntilConsumed
             && !self.awaits_delivery(name)
     }
@@ -249,7 +248,7 @@ impl Decide<'_> {
     }
 
     fn urgency(&self, name: PartRef, part: &Part) -> u64 {
-        if part.readers == 0 && self.state.data.version(name.data, name.version).unbound == 0 {
+        if part.readers == 0 && !self.state.is_awaited(name) {
             return 0;
         }
         let steps = (0usize..).zip(&self.state.start.workflow.steps);

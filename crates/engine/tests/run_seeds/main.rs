@@ -540,6 +540,13 @@ fn one_seed() {
 }
 
 #[test]
+fn some_seeds_read_entries_of_their_own_element() {
+    let own = |seed: &u64| Case::of(*seed).text.contains("/i{item}e");
+    let count = (0..400).filter(own).count();
+    assert!(count >= 20, "{count} of 400");
+}
+
+#[test]
 fn seeds_that_have_found_errors() {
     for (seed, policy) in FOUND {
         if let Err(what) = check(seed, policy, false) {

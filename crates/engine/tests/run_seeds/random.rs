@@ -55,6 +55,8 @@ struct Made {
     scatter: bool,
     /// A `foreach` step makes it: its entries have the instance in their names.
     shared: bool,
+    /// Of these elements, 0 and so on, where they are written in the file.
+    elements: Option<u64>,
     source: bool,
 }
 
@@ -95,7 +97,8 @@ impl Case {
         let mut r = Random::new(seed);
         let tight = r.percent(35);
         let cluster = cluster(&mut r, tight);
-        let (text, made) = workflow(&mut r, &cluster);
+        // The seeds of `FOUND` stay as they are.
+        let (text, made) = workflow(&mut r, &cluster, seed % 4 != 3);
         let trouble = trouble(&mut r, &cluster);
         let parsed = tarn_flow::parse("seed.toml", &text, Path::new("/w"));
         let mut parsed =
@@ -299,8 +302,8 @@ fn partitions(w: &Workflow, cluster: &Cluster, seed: u64) -> Vec<StoragePartitio
     all
 }
 
-/// The text of a workflow file, and what its datasets hold.
-fn workflow(r: &mut Random, cluster: &Cluster) -> (String, BTreeMap<String, Made>) {
+/// The text of a workflow file, and what its datasets hold. `own`: instances read entries of their own elements.
+fn workflow(r: &mut Random, cluster: &Cluster, own: bool) -> (String, BTreeMap<String, Made>) {
     let mut made: BTreeMap<String, Made> = BTreeMap::new();
     for n in 0..r.within(0, 2) {
         let source = dataset(r, true, false);
@@ -309,7 +312,7 @@ fn workflow(r: &mut Random, cluster: &Cluster) -> (String, BTreeMap<String, Made
     let mut steps = String::new();
     let count = r.within(2, 9);
     for n in 0..count {
-        steps += &step(r, cluster, n, &mut made);
+        steps += &step(r, cluster, n, &mut made, own);
     }
     let mut text = "name = \"seed\"\nexternal = \"/ext\"\n".to_owned();
     let made_by_steps: Vec<String> = made.keys().cloned().collect();
@@ -326,6 +329,7 @@ fn dataset(r: &mut Random, source: bool, shared: bool) -> Made {
         bytes: r.pick(&[0, 1, MB, 10 * MB, 10 * MB, 40 * MB]),
         scatter,
         shared,
+        elements: None,
         source,
     }
 }
@@ -369,6 +373,7 @@ fn step(
     cluster: &Cluster,
     number: u64,
     made: &mut BTreeMap<String, Made>,
+    own: bool,
 ) -> String {
     let mut text = format!("[[step]]\nname = \"s{number}\"\nrun = \"x\"\n");
     let host = &cluster.hosts[0];
@@ -406,6 +411,11 @@ fn step(
     if each {
         over(r, made, &mut text, &mut used, &mut ins);
     }
+    let elements = text.split_once("foreach = [");
+    let elements = elements.map(|(_, list)| 1 + list.matches(',').count() as u64);
+    if let (Some(elements), true) = (elements, own) {
+        own_entry(made, &text, elements, &mut used, &mut ins);
+    }
     let dist = |r: &mut Random, m: &Made, out: bool| match (nodes, m.scatter) {
         (1, _) => "",
         (_, true) => r.pick(&[":scatter", ":single", ":broadcast"]),
@@ -433,7 +443,10 @@ fn step(
     let mut outs: Vec<String> = Vec::new();
     for n in 0..r.within(0, 2) {
         let name = format!("d{number}_{n}");
-        let m = dataset(r, false, each);
+        let m = Made {
+            elements,
+            ..dataset(r, false, each)
+        };
         outs.push(format!("{name}{}", dist(r, &m, true)));
         made.insert(name, m);
     }
@@ -466,6 +479,26 @@ fn over(
         ins.push(format!("{name}/{{item}}"));
     }
     used.push(name);
+}
+
+/// An entry of what a step over as many elements makes. Its random number is of its own, so that all else is as without it.
+fn own_entry(
+    made: &BTreeMap<String, Made>,
+    text: &str,
+    elements: u64,
+    used: &mut Vec<String>,
+    ins: &mut Vec<String>,
+) {
+    let mut r = Random::new(text.bytes().fold(7, |sum: u64, byte| {
+        sum.wrapping_mul(31).wrapping_add(byte.into())
+    }));
+    let fits = |m: &Made| m.elements.is_some_and(|n| n >= elements);
+    let mut all = made.iter().filter(|(n, m)| fits(m) && !used.contains(n));
+    let one = all.next_back();
+    if let Some((name, m)) = one.filter(|_| r.percent(80)) {
+        ins.push(format!("{name}/i{{item}}e{}", r.within(0, m.entries - 1)));
+        used.push(name.clone());
+    }
 }
 
 /// Some dataset that is not used yet.

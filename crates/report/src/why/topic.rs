@@ -5,7 +5,6 @@ use crate::trace::Trace;
 use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
 use tarn_base::part::{Place, Transfer};
 use tarn_base::reason::Reason;
-use tarn_base::workflow::Foreach;
 
 /// What a question is about. A name that several things have is about all of them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -92,8 +91,10 @@ fn instances(trace: &Trace, names: &Names<'_>, query: &str) -> Vec<InstanceId> {
     };
     let step = StepId(at as u32);
     let mut known: Vec<InstanceId> = trace.history.instances_of(step).map(|(id, _)| id).collect();
-    if let Some(Foreach::Values(values)) = &steps[at].foreach {
-        known.extend((0..values.len() as u32).map(|index| InstanceId { step, index }));
+    // Those too of which nothing was decided but that they do not run.
+    let all = (0..).map(|index| InstanceId { step, index });
+    if steps[at].foreach.is_some() {
+        known.extend(all.take_while(|id| names.item(*id).is_some()));
     }
     let by_item = known.iter().find(|id| names.item(**id) == Some(item));
     let by_index = || known.iter().find(|id| item.parse() == Ok(id.index));

@@ -164,7 +164,7 @@ impl Account {
             !self.given_up.contains(&id),
             || id.to_string(),
         )?;
-        rule("a step waits for its data", self.may_begin(id.step), || {
+        rule("a step waits for its data", self.may_begin(id), || {
             id.to_string()
         })?;
         let known = self
@@ -216,7 +216,7 @@ impl Account {
         rule("attempts are numbered", run.attempt == attempts, || {
             format!("{} is attempt {attempts}", run.attempt)
         })?;
-        rule("a step waits for its data", self.may_begin(id.step), || {
+        rule("a step waits for its data", self.may_begin(id), || {
             id.to_string()
         })?;
         let lost = run.nodes.iter().find(|s| self.lost.contains(&s.node));
@@ -287,7 +287,7 @@ impl Account {
     fn reuse(&mut self, id: InstanceId, prior: u32) -> Result<(), Broken> {
         let waits = !self.done.contains(&id) && !self.placed.contains_key(&id);
         rule("who reuses waits", waits, || id.to_string())?;
-        rule("a step waits for its data", self.may_begin(id.step), || {
+        rule("a step waits for its data", self.may_begin(id), || {
             id.to_string()
         })?;
         let Some(prior) = self.prior.get(prior as usize).cloned() else {
@@ -501,10 +501,11 @@ impl Account {
             || !self.given_up_data.is_empty();
         rule("a run fails because something failed", failed, String::new)?;
         for (id, _) in self.steps() {
-            if !self.may_begin(id) || self.needs_given_up_step(id) {
+            if self.needs_given_up_step(id) {
                 continue;
             }
-            for instance in self.all_of(id).into_iter().flatten() {
+            let all = self.all_of(id).into_iter().flatten();
+            for instance in all.filter(|instance| self.may_begin(*instance)) {
                 let over = self.done.contains(&instance) || self.given_up.contains(&instance);
                 rule(
                     "what does not need what failed is done",

@@ -34,10 +34,11 @@ impl Account {
     /// The elements of a step, once they can be known; one without a name for a plain step.
     pub(super) fn items(&self, id: StepId) -> Option<Vec<Option<String>>> {
         let step = self.workflow.step(id);
-        if !Self::reads(step)
-            .into_iter()
-            .all(|(d, v)| self.sealed(d, v))
-        {
+        let known = |(data, version): (DataId, u32)| {
+            let maker = self.maker_by_element(step, data, version);
+            self.sealed(data, version) || maker.is_some_and(|maker| self.items(maker).is_some())
+        };
+        if !Self::reads(step).into_iter().all(known) {
             return None;
         }
         Some(match &step.foreach {
@@ -66,17 +67,77 @@ impl Account {
         Some((0..count).map(move |index| InstanceId { step, index }))
     }
 
-    /// Whether everything that a step waits for has been made once, its data and what it comes after.
-    pub(super) fn may_begin(&self, id: StepId) -> bool {
-        let step = self.workflow.step(id);
+    /// Whether everything that an instance waits for has been made once, its data and what it comes after.
+    pub(super) fn may_begin(&self, id: InstanceId) -> bool {
+        let reads = Self::reads(self.workflow.step(id.step)).into_iter();
+        let mut open = reads.filter(|(d, v)| !self.sealed(*d, *v));
+        self.is_after_all(id.step) && open.all(|(d, v)| self.has_entries(id, d, v))
+    }
+
+    /// Whether the steps that a step comes after have ended.
+    fn is_after_all(&self, id: StepId) -> bool {
         let ended = |s: &StepId| {
             self.all_of(*s)
                 .is_some_and(|mut all| all.all(|i| self.ever.contains(&i)))
         };
-        step.after.iter().all(ended)
-            && Self::reads(step)
-                .into_iter()
-                .all(|(d, v)| self.sealed(d, v))
+        self.workflow.step(id).after.iter().all(ended)
+    }
+
+    /// The step that makes a version, if both have `foreach` and the instances of this one read entries of it that are called after their
+    /// elements, and nothing else of it.
+    fn maker_by_element(&self, step: &Step, data: DataId, version: u32) -> Option<StepId> {
+        let over = match step.foreach.as_ref()? {
+            Foreach::Values(_) => None,
+            Foreach::Entries { data, version, .. } => Some((*data, *version)),
+        };
+        let maker = self.workflow.producer(data, version)?;
+        let each = self.workflow.step(maker).foreach.is_some();
+        let reads = |u: &&Use| u.role != Role::Out && (u.data, u.reads) == (data, Some(version));
+        let own = |u: &Use| u.entry.as_ref().is_some_and(|e| e.contains("{item}"));
+        let named = step.uses.iter().filter(reads).all(own);
+        let is_one = each && named && over != Some((data, version)) && !step.after.contains(&maker);
+        is_one.then_some(maker)
+    }
+
+    /// The entries of a version that an instance reads, and which instance is called as it is.
+    fn own_entries(
+        &self,
+        id: InstanceId,
+        data: DataId,
+        version: u32,
+    ) -> Option<(BTreeSet<String>, Option<u32>)> {
+        let step = self.workflow.step(id.step);
+        let maker = self.maker_by_element(step, data, version)?;
+        let item = self.items(id.step)?.get(id.index as usize)?.clone()?;
+        let makers = self.items(maker)?;
+        let same = makers.iter().position(|i| i.as_ref() == Some(&item));
+        let uses = step.uses.iter();
+        let uses = uses.filter(|u| (u.data, u.reads) == (data, Some(version)));
+        let names = uses.filter_map(|u| Some(u.entry.as_ref()?.replace("{item}", &item)));
+        Some((names.collect(), same.map(|at| at as u32)))
+    }
+
+    /// Whether each entry that an instance reads of an incomplete version is there, made by the instance that is called as it is; and
+    /// nobody has written to what another was to make.
+    fn has_entries(&self, id: InstanceId, data: DataId, version: u32) -> bool {
+        let Some((names, Some(maker))) = self.own_entries(id, data, version) else {
+            return false;
+        };
+        let made: Vec<(&String, u32)> = self
+            .parts_of(data, version)
+            .filter_map(|(part, info)| match &info.class {
+                PartClass::Entry(name) => Some((name, part.origin)),
+                _ => None,
+            })
+            .collect();
+        let readers = self.steps().map(|(step, _)| step);
+        let readers = readers.filter_map(|step| self.all_of(step)).flatten();
+        let expected = readers.filter_map(|reader| self.own_entries(reader, data, version));
+        let crossed = expected.into_iter().any(|(names, maker)| {
+            let mut made = made.iter().filter(|(name, _)| names.contains(*name));
+            maker.is_some_and(|maker| made.any(|(_, origin)| *origin != maker))
+        });
+        !crossed && names.iter().all(|name| made.contains(&(name, maker)))
     }
 
     /// Whether a use of a step takes a part to one of its nodes.
@@ -146,7 +207,7 @@ impl Account {
             if !Self::reads(step).contains(&(part.data, part.version)) {
                 return false;
             }
-            let Some(mut all) = self.all_of(id).filter(|_| self.may_begin(id)) else {
+            let Some(mut all) = self.all_of(id).filter(|_| self.is_after_all(id)) else {
                 return true;
             };
             all.any(|instance| {
