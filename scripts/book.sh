@@ -24,7 +24,7 @@ linked() { # PAGE...: what they link to, as paths from the top
         done
     done
 }
-pages=(README.md CONTRIBUTING.md ARCHITECTURE.md)
+pages=(README.md CONTRIBUTING.md ARCHITECTURE.md GLOSSARY.md)
 while read -r page; do pages+=("$page"); done < <(find docs examples -name '*.md' ! -name SUMMARY.md ! -path '*/.*' | sort)
 # mdBook would leave out what is no page of its own; other files are copied.
 {

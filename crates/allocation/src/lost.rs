@@ -34,7 +34,7 @@ pub(crate) struct Return {
     held: Vec<Whole>,
     offer: Option<Offer>,
     protected: BTreeSet<PathBuf>,
-    pinned: BTreeSet<PathBuf>,
+    pinned: BTreeSet<StoreKey>,
 }
 
 /// What it has brought back.

@@ -199,8 +199,8 @@ pub struct Allocation {
     pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
     /// Folders that somebody asks to keep.
     pub(crate) protected: BTreeSet<PathBuf>,
-    /// Those of them that the user has pinned.
-    pub(crate) pinned: BTreeSet<PathBuf>,
+    /// Parts that the user has pinned.
+    pub(crate) pinned: BTreeSet<StoreKey>,
     pub(crate) under_way: UnderWay,
     pub(crate) store: Store,
     pub(crate) chains: Chains,

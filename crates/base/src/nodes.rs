@@ -20,9 +20,9 @@ pub struct Staying {
     pub resumable: BTreeSet<StoreKey>,
     /// Folders of replicas that somebody asks to keep, whatever this run makes of them.
     pub protected: BTreeSet<PathBuf>,
-    /// Those of them that the user has pinned: no order of the run's removes them, as long as there is no other of the part.
+    /// Parts that the user has pinned: wherever the run has put one, no order of the run's removes its last replica.
     #[serde(default)]
-    pub pinned: BTreeSet<PathBuf>,
+    pub pinned: BTreeSet<StoreKey>,
     /// Whether the run is resumed: it may still take over instances that were offered to it.
     pub resumed: bool,
     /// Whether the capacities are already without what was protected when the run began.

@@ -362,7 +362,7 @@ pub(crate) enum DataCommand {
         /// A time such as 7d, or `forever`
         time: String,
     },
-    /// Where the replicas of a dataset are
+    /// Where the replicas of a dataset are, those of older versions too
     Where {
         /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
@@ -474,7 +474,7 @@ pub(crate) enum DataCommand {
         /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
     },
-    /// Let a dataset go now that nobody needs it: the opposite of `pin`
+    /// Let a dataset go now that nobody needs it, with all its versions: the opposite of `pin`
     Release {
         /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,

@@ -3,6 +3,7 @@
 mod copy;
 mod delivered;
 pub(crate) mod held;
+pub(crate) mod missing;
 mod objects;
 mod put;
 mod site;
@@ -43,7 +44,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             run,
             number,
             site,
-        } => match *site || is_sites(cli, dataset) {
+        } => match *site || is_sites(cli, dataset)? {
             true if run.is_some() => Err(CliError::new(
                 Exit::Usage,
                 "`--run` is of the runs here, not of a site's datasets",
@@ -82,8 +83,9 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
                 let Some(why) = copied.lacks else {
                     return Ok(Exit::Success);
                 };
-                let text =
-                    format!("{why}; what they have made was copied. `tarn resume` makes the rest");
+                let text = format!(
+                    "{why}; what is there was copied. `tarn resume` runs the other instances"
+                );
                 Err(CliError::new(Exit::WorkflowFailed, text))
             }
             Some(dest) if is_object(dest) => Err(objects::outside(dest)),
@@ -111,23 +113,23 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
                 "versions of objects are numbered from 1 on",
             )),
             Some(key) if object.object => objects::remove(object.store.as_deref(), key, *number),
-            Some(dataset) if *site || is_sites(cli, dataset) => {
+            Some(dataset) if *site || is_sites(cli, dataset)? => {
                 site::remove(&site::named(dataset)?, *number)
             }
             Some(_) if number.is_some() => Err(CliError::new(
                 Exit::Usage,
                 "`--number` is of objects (`--object`), and of a site's datasets (`--site`)",
             )),
-            Some(dataset) => Held::find(cli, dataset)?.remove(),
+            Some(dataset) => Held::find(cli, dataset)?.with_older().remove(),
             None if *site || site::is_here() && state::here(cli).is_err() => {
                 site::orphans(cli, true)
             }
             None => crate::run::orphans::remove(cli),
         },
-        DataCommand::Pin { dataset } if is_sites(cli, dataset) => {
+        DataCommand::Pin { dataset } if is_sites(cli, dataset)? => {
             site::keep(&site::named(dataset)?, "forever")
         }
-        DataCommand::Release { dataset } if is_sites(cli, dataset) => {
+        DataCommand::Release { dataset } if is_sites(cli, dataset)? => {
             site::release(&site::named(dataset)?)
         }
         DataCommand::Pin { dataset } => {
@@ -147,7 +149,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             Ok(Exit::Success)
         }
         DataCommand::Release { dataset } => {
-            let mut held = Held::find(cli, dataset)?;
+            let mut held = Held::find(cli, dataset)?.with_older();
             held.record(ChangeKind::KeptUntil(Some(wall())))?;
             held.remove()
         }
@@ -156,14 +158,17 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             let copied = held.copy_to(dest, run.as_deref(), true)?;
             // What belongs to no complete version has not been copied: it stays.
             held.rows.retain(|r| copied.parts.contains_key(&r.key));
-            held.remove()
+            // Nor does an older version stay, which would be taken for the dataset from now on.
+            held.with_older().remove()
         }
     }
 }
 
 /// Whether a site's dataset is meant: `WORKFLOW/DATASET` is one of the runs here, if they have one of that name.
-fn is_sites(cli: &Cli, name: &str) -> bool {
-    site::is_named(name) && !Held::is_of_runs_here(cli, name)
+fn is_sites(cli: &Cli, name: &str) -> CliResult<bool> {
+    Ok(site::is_named(name)
+        && !Held::is_of_runs_here(cli, name)?
+        && (state::here(cli).is_err() || site::is_known()))
 }
 
 fn place(at: &StoredAt) -> String {
@@ -259,7 +264,7 @@ fn leave_out_gone(catalogue: &Catalogue, rows: &mut Vec<DatasetRow>) -> CliResul
 
 fn where_is(cli: &Cli, dataset: &str) -> CliResult {
     let held = Held::find_to_read(cli, dataset)?;
-    for r in &held.rows {
+    for r in held.of_all_versions() {
         if cli.json {
             let line = serde_json::json!({
                 "schema": 1, "dataset": r.dataset, "version": r.version, "place": place(&r.at),
@@ -268,11 +273,12 @@ fn where_is(cli: &Cli, dataset: &str) -> CliResult {
             print::json(&line)?;
         } else {
             out!(
-                "{:<12} {:>12}  {:<12} {}",
+                "{:<12} {:>12}  {:<12} {}{}",
                 place(&r.at),
                 Bytes(r.bytes),
                 r.run,
-                r.path().display()
+                r.path().display(),
+                held.which_version(r)
             )?;
         }
     }

@@ -1,6 +1,7 @@
 //! `tarn run` and `tarn resume`: everything around the loop.
 
 use crate::args::{Cli, Isolation, ResumeArgs, RunArgs};
+use crate::data::missing::missing;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::live::Beacon;
 use crate::print::{self, out, say};
@@ -464,7 +465,8 @@ fn finish(
         Outcome::Done => return printed.map(|()| Exit::Success),
         Outcome::Failed => {
             say!(
-                "error: {} failed; `tarn why` says why, `tarn resume` goes on from here",
+                "error: {} failed; `tarn why` says why. `tarn resume` continues it; after a change of an input, a script or the workflow \
+                 file: `tarn run`",
                 start.run
             );
             Exit::WorkflowFailed
@@ -500,13 +502,18 @@ fn say_rescued(start: &Start, history: &History) {
             continue;
         }
         let name = &start.workflow.dataset(order.data).name;
+        let copied: BTreeSet<_> = order.parts.iter().map(|p| p.part).collect();
+        let gone = history.makers_of_missing(order.data, order.version, |p, _| copied.contains(&p));
         let what = match history.makers(order.data, order.version) {
-            (done, Some(all)) if done < all => {
-                format!("what {done} of {all} instances have made of `{name}`")
+            (done, Some(all)) if done - gone.len() < all => {
+                let whole = done - gone.len();
+                format!("what {whole} of {all} instances have made of `{name}`")
             }
             _ => format!("`{name}`"),
         };
-        say!("{what} was copied to {}", folder.display());
+        let gone = missing(history, order.data, &gone);
+        let gone = gone.map_or(String::new(), |gone| format!("; {gone}"));
+        say!("{what} was copied to {}{gone}", folder.display());
     }
 }
 

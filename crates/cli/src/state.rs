@@ -24,18 +24,19 @@ pub(crate) fn beside(cli: &Cli, folder: &Path) -> CliResult<StateDir> {
 
 /// The state folder for looking at runs: `--state`, or `.tarn` here.
 pub(crate) fn here(cli: &Cli) -> CliResult<StateDir> {
+    let asked = cli.state.as_ref().map(|dir| dir.as_os_str());
     let dir = absolute(cli.state.clone().unwrap_or_else(|| ".tarn".into()))?;
     if dir.0.is_dir() {
         be_owner(&dir)?;
         return Ok(dir);
     }
-    Err(CliError::new(
-        Exit::NotFound,
-        format!(
-            "there is no state folder {}; go to the workflow's folder or name it with --state DIR",
-            dir.0.display()
-        ),
-    ))
+    let of_environment = std::env::var_os("TARN_STATE");
+    let remedy = match of_environment.is_some() && of_environment.as_deref() == asked {
+        true => "`$TARN_STATE` names it: unset that, or set it to the right one",
+        false => "go to the workflow's folder or name it with --state DIR",
+    };
+    let text = format!("there is no state folder {}; {remedy}", dir.0.display());
+    Err(CliError::new(Exit::NotFound, text))
 }
 
 /// Root works in a user's state folder with that user's rights: what its owner has put there, such as links, leads to nothing that is

@@ -160,8 +160,17 @@ fn an_input_that_was_mended_is_noticed_by_a_resume() {
     assert_eq!(site.read("o/o"), "good\nmore\n1\n");
     assert_eq!(site.read("slow").lines().count(), 1);
     // A file of the same length, one that is new, and one that is gone.
-    let mended: [fn(&Site); 3] = [
+    let mended: [fn(&Site); 4] = [
         |site| site.write("s/a", "good"),
+        // One in its place that says to be as old.
+        |site| {
+            let time = |file: &str| fs::metadata(site.path(file)).and_then(|m| m.modified());
+            let old = time("s/a").expect("there");
+            site.write("new", "good");
+            let new = fs::File::options().write(true).open(site.path("new"));
+            new.and_then(|f| f.set_modified(old)).expect("set");
+            fs::rename(site.path("new"), site.path("s/a")).expect("rename");
+        },
         |site| site.write("s/c", "good\n"),
         |site| fs::remove_file(site.path("s/b")).expect("remove"),
     ];

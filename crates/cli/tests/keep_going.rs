@@ -115,7 +115,7 @@ fn one_chain_fails(site: &Site) {
     let failed = site.run().exits(1);
     let text = "align[s2] failed; not run because of it: call";
     assert!(failed.err.contains(text), "{}", failed.err);
-    let line = "not run   call: needs align[s2], which failed";
+    let line = "not run   call: 1 of 3 instances: needs align[s2], which failed";
     assert!(failed.out.contains(line), "{}", failed.out);
     let all = ["align-s1", "align-s2", "align-s3", "call-s1", "call-s3"];
     assert_eq!(ran(site), all);
@@ -130,7 +130,7 @@ fn one_chain_fails(site: &Site) {
         .exits(0)
         .says("align[s2], which failed");
     let status = site.tarn(&["status"]);
-    let text = "not run: call: needs align[s2], which failed";
+    let text = "not run: call: 1 of 3 instances: needs align[s2], which failed";
     assert!(status.out.contains(text), "{}", status.out);
 }
 

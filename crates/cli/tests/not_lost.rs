@@ -251,6 +251,21 @@ fn a_kept_replica_of_which_a_file_was_replaced_is_not_delivered() {
     }
 }
 
+/// A step that ends while its input is on its way out takes its links away from it: that is no change of the input.
+#[test]
+fn what_a_step_has_read_is_delivered_while_it_ends() {
+    let site = Site::new(
+        "name = \"w\"\n[data.parts]\ndest = \"parts\"\n[data.sum]\ndest = \"sum\"\n[[step]]\nname = \"make\"\nforeach = [\"a\", \"b\"]\n\
+         out = [\"parts\"]\nrun = \"head -c 1500000 /dev/urandom > $TARN_parts/$TARN_ITEM\"\n[[step]]\nname = \"sum\"\nin = [\"parts\"]\nout = [\"sum\"]\n\
+         run = \"cat $TARN_parts/* | wc -c > $TARN_sum/bytes\"\n",
+    );
+    let mut slowly = site.run_arguments();
+    slowly.extend(["--external-rate", "2MB/s"]);
+    let ran = site.tarn(&slowly).exits(0).says("3 run");
+    assert!(!ran.err.contains("failed"), "{}", ran.err);
+    assert_eq!(site.read("sum/bytes"), "3000000\n");
+}
+
 #[test]
 fn a_kept_replica_that_was_only_touched_is_used() {
     let site = Site::new(&keeps(""));
@@ -327,7 +342,7 @@ fn what_the_other_samples_have_made_can_be_had_when_one_fails() {
     site.tarn(&["data", "get", "per", "got"])
         .exits(1)
         .says("2 of 3 instances of `one` are committed")
-        .says("what they have made was copied");
+        .says("what is there was copied");
     assert_eq!(site.read("got/1") + &site.read("got/2"), "1\n2\n");
     assert!(!site.path("got/3").exists());
     site.write("go", "");
@@ -352,4 +367,77 @@ fn what_the_other_samples_have_made_is_rescued_when_one_fails() {
         assert_eq!(site.read(&format!("out/{item}")), format!("{item}\n"));
     }
     site.leaves_nothing_on_its_tier();
+}
+
+/// Samples of which the later step reads `s1` before `s2` fails. It cannot read `s3`.
+fn consumed(more: &str) -> Site {
+    let site = Site::new(&format!(
+        "name = \"w\"\nexternal = \"external\"\n[data.bam]\n{more}\n[data.vcf]\n\
+         [[step]]\nname = \"align\"\nforeach = [\"s1\", \"s2\", \"s3\"]\nout = [\"bam\"]\nrun = \"\"\"\n\
+         if [ $TARN_ITEM = s2 ]; then\n\
+         until grep -qsF '\"how\":\"committed\",\"outputs\":[{{\"data\":1,' $TARN_WORKFLOW_DIR/.tarn/runs/w-1/events.log; do sleep 0.1; done\n\
+         exit 3\nfi\necho $TARN_ITEM > $TARN_bam/$TARN_ITEM\n\"\"\"\n\
+         [[step]]\nname = \"call\"\nforeach = [\"s1\", \"s2\", \"s3\"]\nin = [\"bam/{{item}}\"]\nout = [\"vcf\"]\nrun = \"\"\"\n\
+         [ $TARN_ITEM = s1 ]\ncp $TARN_bam/$TARN_ITEM $TARN_vcf/$TARN_ITEM\n\"\"\"\n"
+    ));
+    site.with(&["--nodes", "2", "--oversubscribe", "--cache", "0"])
+}
+
+#[test]
+fn what_a_later_step_has_read_is_rescued_too() {
+    let site = consumed("on_failure = \"drain\"");
+    let told = "what 2 of 3 instances have made of `bam` was copied to";
+    site.run().exits(1).says(told);
+    for item in ["s1", "s3"] {
+        let rescued = site.read(&format!("external/rescued-w-1/bam/{item}"));
+        assert_eq!(rescued, format!("{item}\n"));
+    }
+    let had = site.tarn(&["data", "get", "bam", "got"]).exits(1);
+    assert!(!had.err.contains("any more"), "{}", had.err);
+    assert_eq!(site.read("got/s1") + &site.read("got/s3"), "s1\ns3\n");
+    // One of them is removed behind tarn's back: the next rescue counts what it has copied, and names the rest.
+    fs::remove_dir_all(site.path("external/rescued-w-1")).expect("removed");
+    let left = site.left_on_tier();
+    let s1 = left
+        .iter()
+        .find(|file| file.ends_with("s1"))
+        .expect("there");
+    fs::remove_dir_all(s1.parent().expect("a replica")).expect("removed");
+    let told = "what 1 of 3 instances have made of `bam` was copied to";
+    let gone = "what align[s1] made is not there any more";
+    site.tarn(&["resume"]).exits(1).says(told).says(gone);
+    assert!(!site.path("external/rescued-w-1/bam/s1").exists());
+}
+
+#[test]
+fn what_a_later_step_has_read_and_is_gone_is_named() {
+    let site = consumed("");
+    site.run().exits(1);
+    site.tarn(&["data", "get", "bam", "got"])
+        .exits(1)
+        .says("2 of 3 instances of `align` are committed, and what align[s1] made is not there any more")
+        .says("what is there was copied");
+    assert_eq!(site.read("got/s3"), "s3\n");
+    assert!(!site.path("got/s1").exists());
+}
+
+#[test]
+fn a_newer_version_that_is_not_rescued_is_named_though_an_older_one_is() {
+    // `slow` still reads the first version when `bad` fails; the second has been consumed by then.
+    let site = Site::new(
+        "name = \"w\"\nexternal = \"ext\"\n[data.x]\non_failure = \"drain\"\n[data.s]\n[data.y]\n[data.z]\ndest = \"out\"\n\
+         [[step]]\nname = \"make\"\nout = [\"x\"]\nrun = \"echo 1 > $TARN_x/f\"\n\
+         [[step]]\nname = \"slow\"\nin = [\"x\"]\nout = [\"s\"]\nrun = \"until test -e $TARN_WORKFLOW_DIR/failed; do sleep 0.05; done; cp $TARN_x/f $TARN_s/f\"\n\
+         [[step]]\nname = \"change\"\ninout = [\"x\"]\nrun = \"echo 2 > $TARN_x/f\"\n\
+         [[step]]\nname = \"use\"\nin = [\"x\"]\nout = [\"y\"]\nrun = \"cp $TARN_x/f $TARN_y/f\"\n\
+         [[step]]\nname = \"bad\"\nin = [\"y\"]\nout = [\"z\"]\nretries = 0\nrun = \"touch $TARN_WORKFLOW_DIR/failed; exit 1\"\n",
+    );
+    fs::create_dir(site.path("ext")).expect("mkdir");
+    let site = site.with(&["--cache", "0"]);
+    let ran = site.run().exits(1);
+    ran.says("`x` was not rescued");
+    site.tarn(&["status"]).exits(0).says("`x` was not rescued");
+    let said = "what was copied is version 1, and this is version 2";
+    site.tarn(&["why", "x"]).exits(0).says(said);
+    assert_eq!(site.read("ext/rescued-w-1/x/f"), "1\n");
 }

@@ -158,3 +158,82 @@ fn a_resumed_run_has_the_space_of_what_was_released_meanwhile() {
     assert!(site.read("out/f").ends_with(" 52428800\n"));
     site.leaves_nothing_on_its_tier();
 }
+
+/// `x` is changed in place after `y` and `big` are made; the first version can be pinned where `y` has failed.
+fn changed_in_place(before: &str) -> Site {
+    let site = Site::new(&format!(
+        "name = \"w\"\n{before}\n[data.x]\n[data.y]\n[data.big]\nsize = \"50MiB\"\n[data.o]\ndest = \"out\"\n\
+         [[step]]\nname = \"make\"\nout = [\"x\"]\nrun = \"head -c 20M /dev/urandom > $TARN_x/f\"\n\
+         [[step]]\nname = \"gate\"\nin = [\"x\"]\nout = [\"y\"]\nrun = \"test -e $TARN_WORKFLOW_DIR/go; cksum < $TARN_x/f > $TARN_y/f\"\n\
+         [[step]]\nname = \"big\"\nin = [\"y\"]\nout = [\"big\"]\nrun = \"head -c 50M /dev/zero > $TARN_big/f\"\n\
+         [[step]]\nname = \"change\"\nin = [\"big\"]\ninout = [\"x\"]\nrun = \"echo more >> $TARN_x/g\"\n\
+         [[step]]\nname = \"end\"\nin = [\"x\"]\nout = [\"o\"]\nrun = \"cksum < $TARN_x/f > $TARN_o/f\"\n"
+    ));
+    let slow = format!("slow={}:128MiB", site.path("slow").display());
+    std::fs::create_dir(site.path("slow")).expect("mkdir");
+    site.with(&["--tier", &slow])
+}
+
+/// The replicas of `x` of this version that are kept for good: how many.
+fn pinned_of_version(site: &Site, version: u64) -> usize {
+    let listed = site.tarn(&["data", "ls", "--json"]).exits(0).out;
+    let rows = listed
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a line is an object"));
+    let meant =
+        |r: &serde_json::Value| r["dataset"] == "x" && r["version"] == version && r["kept"] == true;
+    let meant = rows.filter(|r| meant(r) && r["kept_until"].is_null());
+    meant.count()
+}
+
+#[test]
+fn an_older_version_that_is_pinned_stays_wherever_the_run_moves_it() {
+    for (before, option) in [
+        ("", ["--cache", "0"]),
+        ("", ["--cache", "50"]),
+        ("external = \"ext\"", ["--policy", "stage-through"]),
+    ] {
+        let site = changed_in_place(before).with(&option);
+        if !before.is_empty() {
+            std::fs::create_dir(site.path("ext")).expect("mkdir");
+        }
+        site.run().exits(1);
+        site.tarn(&["data", "pin", "x"]).exits(0);
+        site.write("go", "");
+        for _ in 0..2 {
+            site.run().exits(0);
+            assert_eq!(pinned_of_version(&site, 1), 1, "{option:?}");
+        }
+        // It is where it is said to be, and what it was.
+        let listed = site.tarn(&["data", "where", "x", "--json"]).exits(0).out;
+        let firsts: Vec<serde_json::Value> = listed
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a line is an object"))
+            .filter(|r: &serde_json::Value| r["version"] == 1)
+            .collect();
+        let first = firsts.first().and_then(|r| r["path"].as_str());
+        let first = std::path::PathBuf::from(first.expect("its first version is named"));
+        assert!(first.join("f").exists() && !first.join("g").exists());
+        site.tarn(&["data", "verify", "x"]).exits(0);
+        // All of it goes at once.
+        site.tarn(&["data", "release", "x"]).exits(0);
+        assert!(!first.exists(), "{option:?}");
+        assert_eq!(pinned_of_version(&site, 1), 0, "{option:?}");
+        assert_eq!(pinned_of_version(&site, 2), 0, "{option:?}");
+    }
+}
+
+#[test]
+fn a_drain_leaves_no_older_version_that_would_be_taken_for_the_dataset() {
+    let site = changed_in_place("");
+    site.run().exits(1);
+    site.tarn(&["data", "pin", "x"]).exits(0);
+    site.write("go", "");
+    site.run().exits(0);
+    assert_eq!(pinned_of_version(&site, 1), 1);
+    site.tarn(&["data", "drain", "x", "drained"]).exits(0);
+    assert!(site.path("drained/g").exists());
+    // Never the first version under the same name.
+    site.tarn(&["data", "get", "x", "got"]).exits(7);
+    assert_eq!(pinned_of_version(&site, 1), 0);
+}

@@ -313,11 +313,13 @@ impl State {
         }
     }
 
-    /// Something was added to an entry after a reader was bound to it.
+    /// Something was added to an entry after a reader was bound to it. One that has failed for good reads it again only after
+    /// `tarn resume`.
     fn was_added_to(&mut self, maker: InstanceId, reader: InstanceId, data: DataId) {
-        let instance = self.steps.instance(reader);
-        if instance.is_some_and(|i| i.progress == Progress::Pending) {
-            return self.wait_for_entries(reader);
+        match self.steps.instance(reader).map(|i| &i.progress) {
+            Some(Progress::Pending) => return self.wait_for_entries(reader),
+            Some(Progress::Failed) => return,
+            _ => (),
         }
         let item = |id| self.steps.instance(id).and_then(|i| i.item.as_deref());
         let w = &self.start.workflow;

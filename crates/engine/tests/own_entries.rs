@@ -11,7 +11,7 @@ use tarn_base::event::{Ended, Event, FailureKind, Output, Start, Undeclared};
 use tarn_base::hash::Hash;
 use tarn_base::history::History;
 use tarn_base::id::{InstanceId, NodeId, StepId};
-use tarn_base::part::{PartClass, PartInfo, Place, StoreKey};
+use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 use tarn_engine::{drive, replay};
@@ -60,6 +60,16 @@ fn written(run: &Run, of: u32, names: &[&str], hash: u128) -> Ended {
             parts,
         }],
         undeclared: Undeclared::default(),
+    }
+}
+
+/// A part of what `align` makes.
+fn part_of(origin: u32, seq: u32) -> PartRef {
+    PartRef {
+        data: data(0),
+        version: 1,
+        origin,
+        seq,
     }
 }
 
@@ -219,6 +229,77 @@ fn what_is_added_to_an_entry_that_was_read_fails_the_run_and_every_resume() {
         set_aside: None,
     });
     assert!(failure(&new).contains("had read before"), "{new:?}");
+}
+
+#[test]
+fn what_is_added_to_an_entry_whose_reader_has_failed_stops_nobody() {
+    let (mut hand, begun) = Hand::begin(&samples(""));
+    let a = run_of(&begun, ALIGN, 0);
+    let new = hand.ended(&a, written(&a, 0, &["a.bam"], 1));
+    let call = run_of(&new, CALL, 0);
+    hand.fails(&call, FailureKind::Exit);
+    let b = run_of(&begun, ALIGN, 1);
+    let mut new = hand.ended(&b, written(&b, 0, &["a.bam", "b.bam"], 2));
+    let failed = |a: &Action| matches!(a.why, Reason::Failed { .. });
+    assert!(!new.iter().any(failed), "{new:?}");
+    let c = run_of(&begun, ALIGN, 2);
+    new.extend(hand.ended(&c, written(&c, 0, &["c.bam"], 3)));
+    assert_eq!(ids(&new), [instance(CALL, 1), instance(CALL, 2)]);
+    for run in runs_in(&new) {
+        hand.ended(&run, written(&run, 1, &["x"], 4));
+    }
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Failed));
+    // It reads all of its entry when it runs again.
+    let again = hand.says(Event::Resumed {
+        found: vec![
+            (part_of(0, 0), Place::Node(a.nodes[0])),
+            (part_of(1, 0), Place::Node(b.nodes[0])),
+        ],
+        pinned: Vec::new(),
+        set_aside: None,
+    });
+    assert!(!again.iter().any(failed), "{again:?}");
+    let moved: Vec<_> = transfers_in(&again);
+    let mut again = again;
+    for t in moved {
+        again.extend(hand.brought(&t, MB));
+    }
+    let call = run_of(&again, CALL, 0);
+    assert_eq!(call.views.iter().flatten().flatten().count(), 2);
+}
+
+#[test]
+fn what_a_reader_has_consumed_stays_for_a_rescue_until_its_step_has_ended() {
+    let rescues = "[data.bam]\non_failure = \"drain\"\n";
+    let text = text("").replace("[data.bam]\n", rescues);
+    let s = of(&format!("external = \"/x\"\n{text}"));
+    for is_whole in [true, false] {
+        let (mut hand, begun) = Hand::begin(&s);
+        let a = run_of(&begun, ALIGN, 0);
+        let new = hand.ended(&a, written(&a, 0, &["a.bam"], 1));
+        let call = run_of(&new, CALL, 0);
+        let mut new = hand.ended(&call, written(&call, 1, &["a.vcf"], 2));
+        assert_eq!(left(&new, 0), 0, "{new:?}");
+        let b = run_of(&begun, ALIGN, 1);
+        new.extend(hand.ended(&b, written(&b, 0, &["b.bam"], 3)));
+        let c = run_of(&begun, ALIGN, 2);
+        let ended = match is_whole {
+            true => hand.ended(&c, written(&c, 0, &["c.bam"], 4)),
+            false => hand.fails(&c, FailureKind::Exit),
+        };
+        // Once all is there, what was consumed goes.
+        assert_eq!(left(&ended, 0), usize::from(is_whole), "{ended:?}");
+        new.extend(ended);
+        if is_whole {
+            continue;
+        }
+        let call = run_of(&new, CALL, 1);
+        let end = hand.ended(&call, written(&call, 1, &["b.vcf"], 5));
+        let rescue = transfers_in(&end);
+        let origins: Vec<_> = rescue.iter().flat_map(|t| &t.parts).collect();
+        let origins: Vec<_> = origins.iter().map(|m| m.part.origin).collect();
+        assert_eq!(origins, [0, 1], "{end:?}");
+    }
 }
 
 #[test]

@@ -147,16 +147,24 @@ fn open(folder: &Path) -> io::Result<()> {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(OPEN))
 }
 
-/// Shows what is open at a path where nothing is.
+/// Shows what is open at a path where nothing is. What somebody has removed meanwhile cannot be shown, nor would it be there without.
 fn show(path: &Path, there: &OwnedFd) -> io::Result<()> {
     let from = reached(there);
+    let is_gone = || std::fs::metadata(&from).is_ok_and(|meta| meta.nlink() == 0);
+    if is_gone() {
+        return Ok(());
+    }
     if std::fs::metadata(&from)?.is_dir() {
         std::fs::create_dir_all(path)?;
     } else {
         path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
         std::fs::File::create(path)?;
     }
-    namespace::bind(&from, path)
+    match namespace::bind(&from, path) {
+        Err(_) if is_gone() => Ok(()),
+        Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// What the environment names: search paths, sockets of agents, files of credentials.
@@ -233,4 +241,25 @@ pub(crate) fn by_name() -> Vec<PathBuf> {
     all.filter(|entry| is_own(&entry.file_name()))
         .map(|entry| entry.path())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_removed_before_it_is_shown_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let reach = |path: &Path| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let (file, folder) = (dir.path().join("file"), dir.path().join("folder"));
+        std::fs::write(&file, "").unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        let there = [&file, &folder].map(|path| reach(path).unwrap());
+        std::fs::remove_file(&file).unwrap();
+        std::fs::remove_dir(&folder).unwrap();
+        for (path, there) in [&file, &folder].into_iter().zip(&there) {
+            show(path, there).unwrap();
+            assert!(!path.exists());
+        }
+    }
 }

@@ -19,7 +19,7 @@ use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::object::is_object;
 use tarn_base::part::{PartClass, PartMove, PartRef, Place, StoreKey, Transfer, Verify};
 use tarn_ports::{
-    Arrivals, Control, CopyJob, CopyReport, CopySource, Delivery, MoverError, Over, Peers,
+    Arrivals, Control, CopyJob, CopyReport, CopySource, Delivery, Follow, MoverError, Over, Peers,
 };
 
 /// After its last byte was read, a copy that is read while it arrives is verified and published within so long.
@@ -457,7 +457,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
             manifest: Some(part.manifest.clone()),
             only: None,
             sealed: shared.key(part.order.part.data, &part.key)?,
-            follow: false,
+            follow: Follow::None,
         });
     }
     let paths = || {
@@ -508,7 +508,10 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
             Place::Node(_) | Place::Drained => shared.key(part.order.part.data, &part.key)?,
             Place::Source | Place::External(_) => None,
         },
-        follow: part.order.from == Place::Source,
+        follow: match part.order.from {
+            Place::Source => Follow::All,
+            _ => Follow::None,
+        },
     })
 }
 

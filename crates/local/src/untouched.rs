@@ -5,7 +5,7 @@
 //! changed (ctime) no later than the folder, which changes last: by the rename that publishes it, or by the mark. A replica without
 //! that is read again before it is used, which is all that a mark that was not set costs.
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
+use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps, UTIME_OMIT, chmod, utimensat};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -23,11 +23,16 @@ pub enum Changes {
     Entries,
 }
 
-/// Marks a replica as what it is to be.
+/// Marks a replica as what it is to be. One that has a mark keeps its time, as who reads it meanwhile takes another one for a change; what
+/// is newer is that the folder was changed (ctime).
 ///
 /// # Errors
 /// When the time of its folder cannot be set.
 pub fn mark(root: &Path) -> io::Result<()> {
+    let about = root.symlink_metadata()?;
+    if about.mtime_nsec() == 0 {
+        return Ok(chmod(root, Mode::from_raw_mode(about.mode() & 0o7777))?);
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let seconds = now.map_or(0, |now| now.as_secs());
     let times = Timestamps {
@@ -160,6 +165,23 @@ mod tests {
             assert!(read_and_mark(&root, || true));
             assert!(is_untouched(&root, Changes::All), "{number}");
         }
+    }
+
+    /// Who copies the replica meanwhile looks at that time.
+    #[test]
+    fn a_mark_that_is_set_again_leaves_the_time_of_the_folder() {
+        let (dir, root) = replica();
+        let times = || {
+            let about = root.metadata().unwrap();
+            let changed = (about.ctime(), about.ctime_nsec());
+            (about.modified().unwrap(), about.mode(), changed)
+        };
+        let (modified, mode, changed) = times();
+        tick(dir.path());
+        links_gone(&root);
+        let (modified_now, mode_now, changed_now) = times();
+        assert_eq!((modified, mode), (modified_now, mode_now));
+        assert!(changed < changed_now);
     }
 
     #[test]

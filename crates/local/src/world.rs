@@ -139,8 +139,10 @@ pub struct Local {
     done: bool,
     /// Replicas that somebody asked to keep before this run: others never take them for room.
     protected: BTreeSet<PathBuf>,
-    /// Those of them that the user has pinned.
-    pinned: BTreeSet<PathBuf>,
+    /// Parts that the user has pinned.
+    pinned: BTreeSet<StoreKey>,
+    /// Replicas of them that the engine takes for cached: each is the last one of its part.
+    last_pinned: BTreeSet<(Spot, StoreKey)>,
     /// Looks after memory; goes last.
     _watchman: Option<Watchman>,
 }
@@ -279,6 +281,7 @@ impl Local {
             done: false,
             protected: BTreeSet::new(),
             pinned: BTreeSet::new(),
+            last_pinned: BTreeSet::new(),
             _watchman: watchman,
         })
     }
@@ -620,12 +623,8 @@ impl World for Local {
                 self.cache(*part, key, *at, *share);
                 return Ok(());
             }
-            Do::Evict {
-                part,
-                key,
-                at: Place::Node(spot),
-            } if self.stays_pinned(*spot, key, &action.why) => {
-                let (part, at) = (*part, Place::Node(*spot));
+            Do::Evict { part, key, at } if self.stays_pinned(at, key, &action.why) => {
+                let (part, at) = (*part, at.clone());
                 self.ahead.push(Event::Evicted { part, at });
                 return Ok(());
             }

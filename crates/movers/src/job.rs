@@ -6,7 +6,7 @@ use crate::queue::{Queue, lock};
 use crate::scan::{Folder, Task, Worker};
 use crate::target::Target;
 use crate::tree::{Origin, Tree};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -37,6 +37,10 @@ pub(crate) struct Job<'a> {
     pub(crate) firsts: Mutex<Firsts>,
     /// Entries found, to keep within the bound.
     pub(crate) entries: AtomicU64,
+    /// Folders that links led to, by device and inode.
+    pub(crate) linked: Mutex<HashSet<(u64, u64)>>,
+    /// Bytes of the names in those that were listed again.
+    pub(crate) repeated: AtomicU64,
 }
 
 /// The first path of every file with several links: by tree, device and inode.
@@ -103,6 +107,8 @@ impl<'a> Job<'a> {
             queue: Queue::new(Vec::new()),
             firsts: Mutex::default(),
             entries: AtomicU64::new(0),
+            linked: Mutex::default(),
+            repeated: AtomicU64::new(0),
         }
     }
 

@@ -47,8 +47,8 @@ use tarn_base::key::DataKey;
 use tarn_base::manifest::Manifest;
 use tarn_base::object::is_object;
 use tarn_ports::{
-    Control, CopyJob, CopyReport, CopySource, Delivery, Mover, MoverError, ObjectStore, PeerTree,
-    TreeCapabilities,
+    Control, CopyJob, CopyReport, CopySource, Delivery, Follow, Mover, MoverError, ObjectStore,
+    PeerTree, TreeCapabilities,
 };
 use throttle::{Limiter, Limiters};
 use tree::Tree;
@@ -175,6 +175,21 @@ impl Trees {
         objects::deliver(&place, job, sources, limiter, &digest, control)
     }
 
+    /// Lists a tree of the file system as [`Mover::list`] does; this becomes of links that lead out of it.
+    ///
+    /// # Errors
+    /// As for [`Mover::list_source`]; a link that is not followed.
+    pub fn list_following(
+        &self,
+        root: &Path,
+        follow: Follow,
+        control: &Control,
+    ) -> Result<Manifest> {
+        let tree = Tree::following(root, follow)?;
+        self.read_tree(tree, Goal::List, control)
+            .map(|(_, found)| found)
+    }
+
     /// What a place in a store holds, which is this, as a tree that is read like a peer's.
     ///
     /// # Errors
@@ -247,9 +262,7 @@ impl Mover for Trees {
         if self.place(root).is_some() {
             return self.list(root, control);
         }
-        let tree = Tree::open(root)?.following();
-        self.read_tree(tree, Goal::List, control)
-            .map(|(_, found)| found)
+        self.list_following(root, Follow::All, control)
     }
 
     fn digest(&self, root: &Path, control: &Control) -> Result<Manifest> {

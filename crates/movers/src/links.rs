@@ -1,20 +1,23 @@
 //! Symbolic links: copied as links, but never one that leads out of its tree. In a source such a link stands for what it points
 //! to: a farm of links to where the data is, a dataset of git-annex or DVC.
 
-use crate::error::{Result, Side, failed, show};
+use crate::error::{Result, Side, failed, show, show_path};
 use crate::job::OpenFolder;
 use crate::meta::Status;
+use crate::queue::lock;
 use crate::scan::{Folder, Task, Worker};
 use crate::tree::{Origin, special};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, open, statat};
+use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tarn_base::event::FailureKind;
 use tarn_base::manifest::{EntryKind, Manifest};
-use tarn_ports::MoverError;
-use tarn_sys::beneath::split;
+use tarn_ports::{Follow, MoverError};
+use tarn_sys::beneath::{Root, split};
+use tarn_sys::links::{Unresolved, resolve};
 
 /// A folder that a link of a source points to.
 #[derive(Debug, Clone)]
@@ -25,7 +28,13 @@ pub(crate) struct Linked {
     at: Box<[u8]>,
     /// The folders that the links on the way to it lie in.
     way: Vec<PathBuf>,
+    /// It has been listed before, by another link.
+    pub(crate) again: bool,
 }
+
+/// Bytes of the names in folders that links lead to again and again: folders with two links each to the next one hold more than
+/// any memory.
+const MAX_REPEATED: u64 = 64 << 20;
 
 impl Linked {
     /// A folder in this one.
@@ -36,10 +45,15 @@ impl Linked {
         }
     }
 
-    /// Opens it as it is, no link.
+    /// Opens it as it is: by no link.
     pub(crate) fn open(&self) -> std::result::Result<OwnedFd, rustix::io::Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        open(&self.real, flags, Mode::empty())
+        Root::real(&self.real)?.folder(b"")
+    }
+
+    /// Bytes of names that are kept for it while it waits to be listed.
+    fn kept(&self) -> usize {
+        let way = self.way.iter().map(|w| w.as_os_str().len());
+        self.at.len() + self.real.as_os_str().len() + way.sum::<usize>()
     }
 }
 
@@ -53,7 +67,7 @@ impl Worker<'_> {
         target: &[u8],
     ) -> Result<bool> {
         let tree = &self.job.trees[folder.tree as usize];
-        if !tree.follow {
+        if matches!(tree.follow, Follow::None | Follow::Within) {
             return Ok(false);
         }
         // In a folder that is there by a link itself, only what stays in that one stays.
@@ -85,12 +99,22 @@ impl Worker<'_> {
                 tree.path.join(relative)
             }
         };
-        let real = std::fs::canonicalize(&here).map_err(|e| {
-            let text = format!(
-                "the symbolic link `{shown}` -> `{}` leads nowhere: {e}; put there what it points to, or remove it",
-                show(target)
-            );
-            MoverError::new(FailureKind::Io, text)
+        let real = match tree.follow {
+            Follow::Of(user) => resolve(&here, user),
+            _ => std::fs::canonicalize(&here).map_err(Unresolved::Io),
+        };
+        let real = real.map_err(|why| match why {
+            Unresolved::Foreign { .. } => {
+                let text = format!("`{shown}` is not read: {why}");
+                MoverError::new(FailureKind::Escape, text)
+            }
+            Unresolved::Io(e) => {
+                let text = format!(
+                    "the symbolic link `{shown}` -> `{}` leads nowhere: {e}; put there what it points to, or remove it",
+                    show(target)
+                );
+                MoverError::new(FailureKind::Io, text)
+            }
         })?;
         let status = statat(CWD, &real, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
         let status = status.map_err(|e| failed(Side::Source, "examine", &shown, e))?;
@@ -101,7 +125,16 @@ impl Worker<'_> {
                 let mut way = folder.linked.as_ref().map_or(Vec::new(), |l| l.way.clone());
                 way.extend(above.and_then(std::result::Result::ok));
                 let at = path.into();
-                let linked = Linked { real, at, way };
+                let again = false;
+                let linked = Linked {
+                    real,
+                    at,
+                    way,
+                    again,
+                };
+                if folder.linked.as_ref().is_some_and(|l| l.again) {
+                    self.repeats(folder, linked.kept())?;
+                }
                 self.follow_folder(folder, target, linked)?;
             }
             other => return Err(special(&shown, other)),
@@ -115,8 +148,8 @@ impl Worker<'_> {
         let (Some(above), Some(name)) = (real.parent(), real.file_name()) else {
             return Err(failed(rustix::io::Errno::NOENT));
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let source = open(above, flags, Mode::empty()).map_err(failed)?;
+        let source = Root::real(above).and_then(|root| root.folder(b""));
+        let source = source.map_err(failed)?;
         let dest = folder.dest.as_ref().map(OwnedFd::try_clone).transpose();
         let dest = dest.map_err(|e| {
             let errno = rustix::io::Errno::from_io_error(&e);
@@ -130,6 +163,26 @@ impl Worker<'_> {
             linked: None,
         });
         self.file(&there, name.as_bytes(), path.into(), &mut Vec::new())
+    }
+
+    /// Remembers a folder that a link leads to. `true`: it has been listed by another one.
+    pub(crate) fn is_again(&self, status: &Status) -> bool {
+        !lock(&self.job.linked).insert((status.device, status.inode))
+    }
+
+    /// Counts names of folders that are listed again, to keep within the bound.
+    pub(crate) fn repeats(&self, folder: &Folder, bytes: usize) -> Result<()> {
+        let bytes = bytes as u64;
+        let all = self.job.repeated.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if all <= MAX_REPEATED {
+            return Ok(());
+        }
+        let text = format!(
+            "links in `{}` lead to the same folders again and again: the names in them would take more than {} MiB; remove links, or name the folders as sources",
+            show_path(&self.job.trees[folder.tree as usize].path),
+            MAX_REPEATED >> 20
+        );
+        Err(MoverError::new(FailureKind::Io, text))
     }
 
     fn follow_folder(&mut self, folder: &Folder, target: &[u8], linked: Linked) -> Result<()> {

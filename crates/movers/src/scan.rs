@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
         )
     }
 
-    fn folder(&mut self, at: u32, path: Box<[u8]>, linked: Option<Box<Linked>>) -> Result<()> {
+    fn folder(&mut self, at: u32, path: Box<[u8]>, mut linked: Option<Box<Linked>>) -> Result<()> {
         let tree = &self.job.trees[at as usize];
         let source = match (&linked, &tree.origin) {
             (Some(linked), _) => linked.open(),
@@ -181,6 +181,9 @@ impl<'a> Worker<'a> {
         };
         let source = source.map_err(|e| self.unreadable(at, "open the folder", &path, e))?;
         let status = Status::of(&source).map_err(|e| self.unreadable(at, "examine", &path, e))?;
+        if let Some(linked) = &mut linked {
+            linked.again = self.is_again(&status);
+        }
         if !path.is_empty() {
             let xattrs = xattrs(&source)
                 .map_err(|e| self.unreadable(at, "read the attributes of", &path, e))?;
@@ -235,6 +238,9 @@ impl<'a> Worker<'a> {
             let path = child(tree, &folder.path, name)?;
             if !tree.wants(&path) {
                 continue;
+            }
+            if folder.linked.as_ref().is_some_and(|l| l.again) {
+                self.repeats(folder, path.len())?;
             }
             match self.kind(folder, name, &path, next.file_type())? {
                 FileType::RegularFile => files.push(name.into()),

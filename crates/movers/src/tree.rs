@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use tarn_base::event::FailureKind;
 use tarn_base::key::DataKey;
 use tarn_base::manifest::{Manifest, check_path, parent};
-use tarn_ports::{CopySource, MoverError, PeerTree};
+use tarn_ports::{CopySource, Follow, MoverError, PeerTree};
 use tarn_sys::beneath::{Root, join, split};
 
 /// What a tree's entries are read from.
@@ -46,18 +46,23 @@ pub(crate) struct Tree<'a> {
     pub(crate) no_reflink: AtomicBool,
     /// Its files are sealed with this key.
     pub(crate) sealed: Option<Arc<DataKey>>,
-    /// What links that lead out of it point to is a part of it.
-    pub(crate) follow: bool,
+    /// What becomes of links that lead out of it.
+    pub(crate) follow: Follow,
 }
 
 impl<'a> Tree<'a> {
     /// Opens a tree as it is named; a file or link gives one entry under its own name.
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::following(path, Follow::None)
+    }
+
+    /// The same; this becomes of links that lead out of it.
+    pub(crate) fn following(path: &Path, follow: Follow) -> Result<Self> {
         let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
         let status = status.map_err(|e| failed(Side::Source, "open", &show_path(path), e))?;
         let (origin, prefix) = match status.kind {
-            FileType::Directory => (Origin::Folder(open_root(path)?), Box::default()),
-            FileType::RegularFile | FileType::Symlink => single(path)?,
+            FileType::Directory => (Origin::Folder(open_root(path, follow)?), Box::default()),
+            FileType::RegularFile | FileType::Symlink => single(path, follow)?,
             other => return Err(special(&show_path(path), other)),
         };
         Ok(Self {
@@ -68,14 +73,8 @@ impl<'a> Tree<'a> {
             path: path.to_path_buf(),
             no_reflink: AtomicBool::new(false),
             sealed: None,
-            follow: false,
+            follow,
         })
-    }
-
-    /// The same, with what links that lead out of it point to.
-    pub(crate) fn following(mut self) -> Self {
-        self.follow = true;
-        self
     }
 
     /// The same, of sealed files.
@@ -88,7 +87,7 @@ impl<'a> Tree<'a> {
     pub(crate) fn of(source: &'a CopySource) -> Result<Self> {
         let mut tree = match &source.peer {
             Some(peer) => Self::on_peer(&**peer, source)?,
-            None => Self::open(&source.root)?,
+            None => Self::following(&source.root, source.follow)?,
         };
         if let Some(name) = &source.as_entry {
             check_path(name.as_bytes())
@@ -108,7 +107,6 @@ impl<'a> Tree<'a> {
             paths.iter().flat_map(|path| above(path)).collect()
         });
         tree.expected = source.manifest.as_ref();
-        tree.follow = source.follow;
         Ok(tree.sealed_with(source.sealed.as_ref()))
     }
 
@@ -141,7 +139,7 @@ impl<'a> Tree<'a> {
             path: PathBuf::from(peer.name()),
             no_reflink: AtomicBool::new(false),
             sealed: None,
-            follow: false,
+            follow: Follow::None,
         })
     }
 
@@ -167,11 +165,15 @@ impl<'a> Tree<'a> {
     }
 }
 
-fn open_root(path: &Path) -> Result<Root> {
-    Root::open(path).map_err(|e| failed(Side::Source, "open", &show_path(path), e))
+fn open_root(path: &Path, follow: Follow) -> Result<Root> {
+    let root = match follow {
+        Follow::None | Follow::All => Root::open(path),
+        Follow::Within | Follow::Of(_) => Root::real(path),
+    };
+    root.map_err(|e| failed(Side::Source, "open", &show_path(path), e))
 }
 
-fn single(path: &Path) -> Result<(Origin<'static>, Box<[u8]>)> {
+fn single(path: &Path, follow: Follow) -> Result<(Origin<'static>, Box<[u8]>)> {
     let vanished = || changed(&show_path(path), "vanished");
     let name: Box<[u8]> = path.file_name().ok_or_else(vanished)?.as_bytes().into();
     let above = match path.parent() {
@@ -179,8 +181,13 @@ fn single(path: &Path) -> Result<(Origin<'static>, Box<[u8]>)> {
         _ => Path::new("."),
     };
     // The folder above may be named through a link: it is not part of the tree.
-    let real = std::fs::canonicalize(above).map_err(|_| vanished())?;
-    let holder = open_root(&real)?;
+    let holder = match follow {
+        Follow::None | Follow::All => {
+            let real = std::fs::canonicalize(above).map_err(|_| vanished())?;
+            open_root(&real, follow)?
+        }
+        Follow::Within | Follow::Of(_) => open_root(above, follow)?,
+    };
     Ok((
         Origin::Single {
             holder,

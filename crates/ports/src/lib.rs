@@ -21,7 +21,7 @@ pub use journal::{Journal, JournalError, Record};
 pub use medium::{Medium, MediumError, PowerFail, Promises, Stored, Window};
 pub use meter::{Meter, Metered};
 pub use mover::{
-    Control, CopyJob, CopyReport, CopySource, Delivery, Mover, MoverError, Over, Refused,
+    Control, CopyJob, CopyReport, CopySource, Delivery, Follow, Mover, MoverError, Over, Refused,
     TreeCapabilities,
 };
 pub use nodes::{

@@ -24,8 +24,22 @@ pub struct CopySource {
     pub only: Option<Vec<Box<[u8]>>>,
     /// Its files are sealed with this key: what is copied, hashed and compared is their content.
     pub sealed: Option<Arc<DataKey>>,
-    /// It is what a user names as a source: what links that lead out of it point to is a part of it.
-    pub follow: bool,
+    /// What becomes of links that lead out of it.
+    pub follow: Follow,
+}
+
+/// What becomes of the links that lead out of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Follow {
+    /// They are refused.
+    #[default]
+    None,
+    /// They are refused, and the tree is opened by its path without following a link.
+    Within,
+    /// What a link of this user's, or of root's, points to is a part of the tree; others are refused. Opened as with `Within`.
+    Of(u32),
+    /// It is what a user names as a source of their own run: what links point to is a part of it.
+    All,
 }
 
 impl CopySource {
@@ -38,7 +52,7 @@ impl CopySource {
             manifest: None,
             only: None,
             sealed: None,
-            follow: false,
+            follow: Follow::None,
         }
     }
 }

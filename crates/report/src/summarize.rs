@@ -137,9 +137,13 @@ pub(crate) fn not_run(trace: &Trace) -> Vec<NotRun> {
     let names = Names::new(&trace.start, &trace.history);
     let steps = trace.history.not_run.iter().map(|(step, why)| {
         let why = names.reason(why);
+        let why = why.trim_start_matches("not run: ");
         NotRun {
             step: names.step(*step),
-            why: why.trim_start_matches("not run: ").to_owned(),
+            why: match trace.history.some_not_run(*step) {
+                Some((left, all)) => format!("{left} of {all} instances: {why}"),
+                None => why.to_owned(),
+            },
         }
     });
     steps.collect()

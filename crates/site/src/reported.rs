@@ -77,8 +77,9 @@ impl Site {
                     false => {}
                 }
             }
-            Why::Verify(user, at, known) => {
-                self.verified((user, at, &known), Ok(proven.map(|(found, _)| found)));
+            Why::Verify(at, part, known) => {
+                let found = Ok(proven.map(|(found, _)| found));
+                self.verified((&node, &ordered.store), (at, &part, &known), found);
             }
             Why::Move(part) => self.moved(&node, &part),
             Why::Port(_) | Why::Forget(_) => {}
@@ -184,13 +185,16 @@ impl Site {
             Why::Reclaim(..) | Why::Port(_) | Why::Forget(_) => return,
             // Where nothing was heard of what it is, it stays: the node's next session asks again.
             Why::Check(part, _) => {
-                if has_read(why.code) {
+                // In a store that is away nothing is found, and nothing is lost.
+                let known = self.nodes.get(&node);
+                let is_away = known.is_none_or(|node| node.is_away(&ordered.store));
+                if has_read(why.code) && !is_away {
                     self.doom_copy((&node, &ordered.store), &part);
                 }
                 return;
             }
-            Why::Verify(user, at, known) => {
-                self.verified((user, at, &known), Err(why));
+            Why::Verify(at, part, known) => {
+                self.verified((&node, &ordered.store), (at, &part, &known), Err(why));
                 return;
             }
             Why::Move(part) => {

@@ -38,7 +38,7 @@ pub struct Site {
     pub(crate) waiting: BTreeMap<Job, Token>,
     /// Whose data is being read again.
     #[serde(default)]
-    pub(crate) verifying: BTreeMap<Uid, Verifying>,
+    pub(crate) verifying: BTreeMap<Owner, Verifying>,
     #[serde(skip)]
     pub(crate) actions: Vec<Action>,
     /// What nodes draw, and their cores. Not in the log: it changes all the time, and only advice depends on it.
@@ -314,8 +314,8 @@ pub(crate) enum Why {
     Reclaim(Uid, tarn_proto::site::Held),
     /// To know whether something that was given up is what it was.
     Check(Part, Proof),
-    /// To know, for this user, whether a replica is still this. It is the one of this position in what they are told.
-    Verify(Uid, usize, Proof),
+    /// To know, for who asks, whether a replica is still this. It is the one of this position in what they are told.
+    Verify(usize, Part, Proof),
     /// A job that is over is let in no more.
     Forget(Job),
     /// A part goes from one store of the node to another.

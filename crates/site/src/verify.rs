@@ -3,16 +3,16 @@
 use crate::MAX_VERIFIED;
 use crate::asked::Asker;
 use crate::event::Token;
-use crate::state::{Site, VersionId, Why};
+use crate::state::{Node, Site, VersionId, Why};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Owner, Part, Proof, ReplicaInfo, ReplicaState, Said, Uid, Work};
 
-/// What a user waits for. One at a time of each, so that nobody fills the queues of nodes.
+/// What a user waits for. One at a time of each, and of each owner, so that nobody fills the queues of nodes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Verifying {
     pub(crate) token: Token,
+    user: Uid,
     /// Replicas that nothing was heard of yet.
     left: usize,
     found: Vec<ReplicaInfo>,
@@ -28,53 +28,44 @@ impl Site {
         version: Option<u32>,
     ) -> Result<(), Refusal> {
         asker.may_change(owner)?;
-        if self.verifying.contains_key(&asker.user) {
-            let text = "data of yours is being read again already: ask again when that has ended";
+        let user = asker.user;
+        let is_asking = self.verifying.values().any(|v| v.user == user);
+        if is_asking || self.verifying.contains_key(&owner) {
+            let whose = match is_asking {
+                true => "for you".to_owned(),
+                false => format!("of {owner}"),
+            };
+            let text = format!("data is being read again {whose}: ask again when that has ended");
             return Err(Refusal::new(Code::Busy, text));
         }
-        let parts = self.known_parts(owner, workflow, dataset, version)?;
-        let mut found = Vec::new();
-        let mut wanted = Vec::new();
-        for (node, place, part, proof) in self.replicas(&parts) {
-            let is_up = self.is_up(node);
-            let (state, why) = match is_up {
-                true => (ReplicaState::Whole, String::new()),
-                false => (ReplicaState::Unread, "the node does not answer".to_owned()),
-            };
-            if is_up {
-                let place = (node.to_owned(), place.to_owned());
-                wanted.push((found.len(), place, part.clone(), proof.clone()));
-            }
-            found.push(ReplicaInfo {
-                node: node.to_owned(),
-                store: place.to_owned(),
-                version: part.version,
-                part: part.part,
-                bytes: proof.bytes,
-                state,
-                why,
-            });
-        }
-        if found.len() > MAX_VERIFIED {
-            let text = format!(
-                "`{dataset}` has more than {MAX_VERIFIED} replicas: name a version (`--number`)"
-            );
-            return Err(Refusal::new(Code::Invalid, text));
-        }
+        let found = self.replicas((owner, workflow, dataset), version)?;
+        let is_whole = |(_, (info, _)): &(usize, &(ReplicaInfo, Wanted))| {
+            // So far nothing else is known of it.
+            info.state == ReplicaState::Whole
+        };
+        let wanted = found.iter().enumerate().filter(is_whole);
+        let wanted: Vec<_> = wanted
+            .map(|(at, (info, (part, proof)))| {
+                let place = (info.node.clone(), info.store.clone());
+                (at, place, part.clone(), proof.clone())
+            })
+            .collect();
+        let found: Vec<ReplicaInfo> = found.into_iter().map(|(info, _)| info).collect();
         if wanted.is_empty() {
             self.answer_to(token, Said::Replicas(found));
             return Ok(());
         }
         let verifying = Verifying {
             token,
+            user,
             left: wanted.len(),
             found,
         };
-        self.verifying.insert(asker.user, verifying);
+        self.verifying.insert(owner, verifying);
         for (at, (node, store), part, proof) in wanted {
             let rights = Self::worker_of(part.owner);
             let work = Self::check_in(&part, &store);
-            let why = Why::Verify(asker.user, at, proof);
+            let why = Why::Verify(at, part, proof);
             self.work_in((&node, &store), why, (rights, rights), work);
         }
         Ok(())
@@ -88,65 +79,71 @@ impl Site {
         }
     }
 
-    /// The parts that are known of a dataset, or of one version.
-    fn known_parts(
+    /// Where the parts are stored of a dataset, or of one version, at most so many as are verified at once. Those that can be read
+    /// again are said to be whole.
+    fn replicas(
         &self,
-        owner: Owner,
-        workflow: &str,
-        dataset: &str,
+        (owner, workflow, dataset): (Owner, &str, &str),
         version: Option<u32>,
-    ) -> Result<Vec<(Part, Proof)>, Refusal> {
+    ) -> Result<Vec<(ReplicaInfo, Wanted)>, Refusal> {
         let mut id = VersionId {
             owner,
             workflow: workflow.to_owned(),
             dataset: dataset.to_owned(),
             version: 0,
         };
-        let found = self.dataset(&id);
-        let versions = found.into_iter().flat_map(|d| &d.versions);
+        let known = self.dataset(&id);
+        let versions = known.into_iter().flat_map(|d| &d.versions);
         let versions = versions.filter(|(number, _)| version.is_none_or(|v| v == **number));
-        let mut parts = Vec::new();
+        let mut found = Vec::new();
         let mut is_there = false;
         for (number, version) in versions {
             is_there = true;
             id.version = *number;
-            let all = version.parts.iter();
-            parts.extend(all.map(|(part, proof)| (id.part(*part), proof.clone())));
-        }
-        match is_there {
-            true => Ok(parts),
-            false => {
-                let text = format!("nothing of `{dataset}` is known so (`tarn data ls --site`)");
-                Err(Refusal::new(Code::NotFound, text))
+            for (number, proof) in &version.parts {
+                let part = id.part(*number);
+                let before = found.len();
+                for (name, node) in &self.nodes {
+                    if node.parts.contains_key(&part) {
+                        let all = node.replicas(name, &part, proof);
+                        found.extend(all.map(|info| (info, (part.clone(), proof.clone()))));
+                    }
+                }
+                // What a source held before is of no use to anybody.
+                let is_current = version.source.is_none() || version.content == *number;
+                if found.len() == before && is_current {
+                    let why = match &version.source {
+                        None => "no node has it any more",
+                        Some(_) => "no node has it: its source is read when a job needs it",
+                    };
+                    let state = (ReplicaState::Absent, why);
+                    let info = info_of(("", ""), (&part, proof), state);
+                    found.push((info, (part, proof.clone())));
+                }
+                if found.len() > MAX_VERIFIED {
+                    let text = format!(
+                        "`{dataset}` has more than {MAX_VERIFIED} replicas: name a version (`--number`)"
+                    );
+                    return Err(Refusal::new(Code::Invalid, text));
+                }
             }
         }
-    }
-
-    /// Where these parts are stored: node and store.
-    fn replicas<'a>(
-        &'a self,
-        parts: &'a [(Part, Proof)],
-    ) -> impl Iterator<Item = (&'a str, &'a str, &'a Part, &'a Proof)> {
-        let lone = || BTreeSet::from([""]);
-        parts.iter().flat_map(move |(part, proof)| {
-            let nodes = self.nodes.iter();
-            let have = nodes.filter(|(_, node)| node.parts.contains_key(part));
-            have.flat_map(move |(name, node)| {
-                let places = node.places.get(part);
-                let places = places.map_or_else(lone, |p| p.iter().map(String::as_str).collect());
-                let place = move |place| (name.as_str(), place, part, proof);
-                places.into_iter().map(place)
-            })
-        })
+        if is_there {
+            return Ok(found);
+        }
+        let text = format!("nothing of `{dataset}` is known so (`tarn data ls --site`)");
+        Err(Refusal::new(Code::NotFound, text))
     }
 
     /// A node has read a replica again, or could not.
     pub(crate) fn verified(
         &mut self,
-        (user, at, known): (Uid, usize, &Proof),
+        (node, store): (&str, &str),
+        (at, part, known): (usize, &Part, &Proof),
         what: Result<Option<Proof>, &Refusal>,
     ) {
-        let Some(verifying) = self.verifying.get_mut(&user) else {
+        let is_placed = self.is_placed((node, store), part);
+        let Some(verifying) = self.verifying.get_mut(&part.owner) else {
             return;
         };
         let (state, why) = match what {
@@ -157,10 +154,11 @@ impl Site {
                 let why = "it is whole, but not what was published: an older one was put back";
                 (ReplicaState::Damaged, why.to_owned())
             }
-            // Published files can be read by whose they are, and have no links out.
-            Err(why) if has_read(why.code) || why.code == Code::Denied => {
-                (ReplicaState::Damaged, why.text.clone())
+            Err(_) if !is_placed => {
+                let why = "it was moved or removed meanwhile, or its store is away";
+                (ReplicaState::Unread, why.to_owned())
             }
+            Err(why) if has_read(why.code) => (ReplicaState::Damaged, why.text.clone()),
             Err(why) => (ReplicaState::Unread, why.text.clone()),
         };
         if let Some(info) = verifying.found.get_mut(at) {
@@ -168,15 +166,73 @@ impl Site {
         }
         verifying.left = verifying.left.saturating_sub(1);
         if verifying.left == 0
-            && let Some(Verifying { token, found, .. }) = self.verifying.remove(&user)
+            && let Some(Verifying { token, found, .. }) = self.verifying.remove(&part.owner)
         {
             self.answer_to(token, Said::Replicas(found));
         }
     }
+
+    /// Whether a part lies there, as far as is known, and stays there.
+    fn is_placed(&self, (node, store): (&str, &str), part: &Part) -> bool {
+        self.nodes.get(node).is_some_and(|node| {
+            let places = node.places.get(part);
+            let is_in = places.map_or(store.is_empty(), |p| p.contains(store));
+            let is_there = node.parts.contains_key(part) && is_in;
+            is_there && !node.moving.contains_key(part) && !node.is_away(store)
+        })
+    }
 }
 
-/// Whether a refusal tells of the data, and not of a node or medium that did not say.
+/// A part, and what it must be.
+type Wanted = (Part, Proof);
+
+impl Node {
+    /// Its replicas of a part that it has.
+    fn replicas(
+        &self,
+        name: &str,
+        part: &Part,
+        proof: &Proof,
+    ) -> impl Iterator<Item = ReplicaInfo> {
+        let places = self.places.get(part);
+        let places = places.map_or_else(|| vec![""], |p| p.iter().map(String::as_str).collect());
+        places.into_iter().map(move |place| {
+            let state = match () {
+                () if !self.is_up => (ReplicaState::Unread, "the node does not answer"),
+                () if self.is_away(place) => (ReplicaState::Unread, "its store is not mounted"),
+                () => (ReplicaState::Whole, ""),
+            };
+            info_of((name, place), (part, proof), state)
+        })
+    }
+
+    /// Whether a store is not mounted there, or the node has it no more.
+    pub(crate) fn is_away(&self, store: &str) -> bool {
+        match self.level(store) {
+            Some(level) => level.is_away,
+            None => !store.is_empty(),
+        }
+    }
+}
+
+fn info_of(
+    (node, store): (&str, &str),
+    (part, proof): (&Part, &Proof),
+    (state, why): (ReplicaState, &str),
+) -> ReplicaInfo {
+    ReplicaInfo {
+        node: node.to_owned(),
+        store: store.to_owned(),
+        version: part.version,
+        part: part.part,
+        bytes: proof.bytes,
+        state,
+        why: why.to_owned(),
+    }
+}
+
+/// Whether a refusal tells of the data, and not of a node, store or medium that did not say, or of rights.
 pub(crate) fn has_read(code: Code) -> bool {
-    use Code::{Changed, Corrupt, Exists, Invalid, NotFound};
-    matches!(code, Changed | Corrupt | Exists | Invalid | NotFound)
+    use Code::{Changed, Corrupt, Exists, NotFound};
+    matches!(code, Changed | Corrupt | Exists | NotFound)
 }

@@ -40,6 +40,24 @@ impl Root {
         })
     }
 
+    /// Opens a folder by its absolute path, in which no link is followed.
+    ///
+    /// # Errors
+    /// As for [`Root::folder`].
+    pub fn real(path: &Path) -> Result<Self, Errno> {
+        use std::os::unix::ffi::OsStrExt;
+        let top = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = Self {
+            fd: openat(CWD, "/", top, Mode::empty())?,
+            path: PathBuf::from("/"),
+        };
+        let relative = path.strip_prefix("/").map_err(|_| Errno::INVAL)?;
+        Ok(Self {
+            fd: top.folder(relative.as_os_str().as_bytes())?,
+            path: path.to_path_buf(),
+        })
+    }
+
     /// A folder beneath this one, as one that everything is opened beneath.
     ///
     /// # Errors

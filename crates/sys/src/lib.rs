@@ -7,6 +7,7 @@ pub mod fault;
 pub mod fdpass;
 pub mod handed;
 pub mod hwloc;
+pub mod links;
 pub mod lock;
 pub mod memory;
 pub mod namespace;

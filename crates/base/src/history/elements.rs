@@ -1,6 +1,6 @@
 //! The elements of `foreach` steps, and how much of a version is made.
 
-use super::History;
+use super::{History, InstanceState};
 use crate::action::{Do, Subject};
 use crate::id::{DataId, InstanceId, StepId};
 use crate::part::{PartClass, PartInfo, PartRef};
@@ -90,13 +90,48 @@ impl History {
                 Some(1),
             );
         };
-        let all = match &start.workflow.step(step).foreach {
+        let done = self.instances_of(step).filter(|(_, i)| i.state.is_done());
+        (done.count(), self.instances_in(step))
+    }
+
+    /// How many instances a step has, once that is known.
+    pub fn instances_in(&self, step: StepId) -> Option<usize> {
+        match &self.start.as_ref()?.workflow.step(step).foreach {
             None => Some(1),
             Some(Foreach::Values(values)) => Some(values.len()),
             Some(Foreach::Entries { .. }) => self.elements.get(&step).map(Vec::len),
+        }
+    }
+
+    /// How many instances of a step have not run, as long as that is not all of them; with their number.
+    pub fn some_not_run(&self, step: StepId) -> Option<(usize, usize)> {
+        let all = self.instances_in(step)?;
+        let ran = self
+            .instances_of(step)
+            .filter(|(_, i)| i.state.is_done() || i.state == InstanceState::Failed);
+        let left = all.saturating_sub(ran.count());
+        (0 < left && left < all).then_some((left, all))
+    }
+
+    /// The instances that are done, and of which a part of what they have made of a version is not there.
+    pub fn makers_of_missing(
+        &self,
+        data: DataId,
+        version: u32,
+        is_there: impl Fn(PartRef, &PartInfo) -> bool,
+    ) -> BTreeSet<InstanceId> {
+        let start = self.start.as_ref();
+        let Some(step) = start.and_then(|s| s.workflow.producer(data, version)) else {
+            return BTreeSet::new();
         };
-        let done = self.instances_of(step).filter(|(_, i)| i.state.is_done());
-        (done.count(), all)
+        let missing = self.parts_of(data, version);
+        let missing = missing.filter(|(part, info)| !is_there(*part, info));
+        let makers = missing.map(|(part, _)| InstanceId {
+            step,
+            index: part.origin,
+        });
+        let is_done = |id: &InstanceId| self.instances.get(id).is_some_and(|i| i.state.is_done());
+        makers.filter(is_done).collect()
     }
 
     /// Whether every part of a version has been made.

@@ -5,6 +5,7 @@ mod stored;
 pub(crate) use stored::{NOT_KEPT, StoredPart};
 
 use super::delivered::{Delivered, deliver};
+use super::missing::missing;
 use super::{changed, elsewhere, is_here, remove};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
@@ -31,13 +32,15 @@ use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, ChangeKind, DatasetRow, ReplicaRow, RunLock, StoredAt, runs};
 use tarn_local::keys::{DataKeys, Wrapping};
 use tarn_movers::Trees;
-use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Mover, MoverError, Over};
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Follow, Mover, MoverError, Over};
 
 /// The newest version of a dataset on the nodes, locked against runs of its workflow.
 pub(crate) struct Held {
     state: StateDir,
     catalogue: Catalogue,
     pub(super) rows: Vec<ReplicaRow>,
+    /// Those of its older versions, newest first.
+    older: Vec<ReplicaRow>,
     lock: RunLock,
 }
 
@@ -144,13 +147,16 @@ struct Choice<'a> {
 
 impl Held {
     /// Whether a dataset that is named in full, `WORKFLOW/DATASET`, is one of the runs here.
-    pub(super) fn is_of_runs_here(cli: &Cli, name: &str) -> bool {
-        let known = || {
-            let catalogue = open_catalogue(&state::here(cli).ok()?).ok()?;
-            catalogue.datasets().ok()
+    ///
+    /// # Errors
+    /// When what is here cannot be read: another one must not be taken for it.
+    pub(super) fn is_of_runs_here(cli: &Cli, name: &str) -> CliResult<bool> {
+        let Ok(state) = state::here(cli) else {
+            return Ok(false);
         };
+        let known = open_catalogue(&state)?.datasets().exit(Exit::State)?;
         let which = Which::named(name);
-        known().is_some_and(|all| all.iter().any(|r| which.is(r)))
+        Ok(known.iter().any(|r| which.is(r)))
     }
 
     /// To change or remove it: nobody else has it meanwhile.
@@ -215,18 +221,21 @@ impl Held {
         let newest = kept.map(|r| r.version).max();
         let newest = newest.or_else(|| all.iter().map(|r| r.version).max());
         let newest = newest.unwrap_or(0);
-        let rows = all.into_iter().filter(|r| r.version == newest).collect();
+        let (rows, mut older): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|r| r.version == newest);
+        older.sort_by_key(|r| std::cmp::Reverse(r.version));
         Ok(Self {
             state,
             catalogue,
             rows,
+            older,
             lock,
         })
     }
 
     /// The parts of the whole version.
     fn complete(&self, asked: Option<&str>) -> CliResult<Parts> {
-        match self.made(asked)? {
+        match self.made(&self.rows, asked)? {
             (parts, None) => Ok(parts),
             (_, Some(why)) => Err(CliError::new(
                 Exit::WorkflowFailed,
@@ -240,8 +249,8 @@ impl Held {
     /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
     /// What two runs have made is never mixed. Where not all instances of its step have ended well, what the others have made, and why it is
     /// not whole.
-    fn made(&self, asked: Option<&str>) -> CliResult<(Parts, Option<String>)> {
-        let of: BTreeSet<&str> = self.rows.iter().map(|r| r.run.as_str()).collect();
+    fn made(&self, rows: &[ReplicaRow], asked: Option<&str>) -> CliResult<(Parts, Option<String>)> {
+        let of: BTreeSet<&str> = rows.iter().map(|r| r.run.as_str()).collect();
         let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
         let listed = runs::list(&self.state).exit(Exit::State)?;
         let mut newest_first = listed.iter().rev().filter(|r| meant(&r.name));
@@ -254,7 +263,7 @@ impl Held {
         };
         let parts = |run: &str| -> CliResult<_> {
             let history = runs::history(&self.state, run).exit(Exit::State)?;
-            Ok(self.parts_in(&history))
+            Ok(parts_in(rows, &history))
         };
         let Lack { why, made } = match parts(&newest.name)? {
             Ok(keys) => return Ok((keys, None)),
@@ -280,42 +289,6 @@ impl Held {
                 "{why}; nothing was copied. `tarn resume` (or `tarn run` again) makes what is missing"
             ),
         ))
-    }
-
-    /// The keys of all parts that a run says the version has, or why it is not all there.
-    fn parts_in(&self, history: &History) -> Result<Parts, Lack> {
-        let there: BTreeSet<&StoreKey> = self.rows.iter().map(|r| &r.key).collect();
-        let (Some(row), Some(start)) = (self.rows.first(), &history.start) else {
-            return Err(Lack::of("nothing of it is there".into()));
-        };
-        let (name, version) = (&row.dataset, row.version);
-        let known = start.workflow.data.iter().position(|d| d.name == *name);
-        let Some(data) = known.map(|at| DataId(at as u32)) else {
-            let why = format!("{} knows no dataset `{name}`", start.run);
-            return Err(Lack::of(why));
-        };
-        let parts = history.parts_of(data, version);
-        let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.clone())).collect();
-        if !history.is_sealed(data, version) {
-            let (done, all) = history.makers(data, version);
-            let of = all.map_or(String::new(), |all| format!(" of {all}"));
-            let step = start.workflow.producer(data, version);
-            let step = step.map_or("source", |s| &start.workflow.step(s).name);
-            let why = format!(
-                "version {version} of `{name}` is not complete: in {}, {done}{of} instances of `{step}` are committed",
-                start.run
-            );
-            keys.retain(|key, _| there.contains(key));
-            return Err(Lack { why, made: keys });
-        }
-        match keys.keys().filter(|k| !there.contains(k)).count() {
-            0 => Ok(keys),
-            gone => Err(Lack::of(format!(
-                "version {version} of `{name}` is not all there: {gone} of its {} parts, as {} made them, lie nowhere any more",
-                keys.len(),
-                start.run
-            ))),
-        }
     }
 
     /// What there is to choose from for each part: nodes first, what people may have changed last.
@@ -455,7 +428,7 @@ impl Held {
     fn to_copy(&self, run: Option<&str>, frees: bool) -> CliResult<Copied> {
         let (parts, lacks) = match frees {
             true => (self.complete(run)?, None),
-            false => self.made(run)?,
+            false => self.made(&self.rows, run)?,
         };
         Ok(Copied { parts, lacks })
     }
@@ -486,24 +459,58 @@ impl Held {
         Ok(copied)
     }
 
-    /// Reads all replicas of the version, as a run has made it.
+    /// Reads all replicas of the version, as a run has made it, and then those of the older ones that are left of it.
     pub(super) fn read_all(&self, run: Option<&str>) -> CliResult<Vec<(&ReplicaRow, Replica)>> {
-        let (parts, _) = self.made(run)?;
-        let mut all = Vec::new();
-        for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
+        let (parts, _) = self.made(&self.rows, run)?;
+        let mut all = self.read(&self.rows, &parts, true);
+        for of_version in self.older.chunk_by(|a, b| a.version == b.version) {
+            // Of an older one some parts may have gone: those that are there can be kept all the same.
+            let made = self.made(of_version, run);
+            let parts = made.map_or_else(|_| Parts::new(), |(parts, _)| parts);
+            all.extend(self.read(of_version, &parts, run.is_some()));
+        }
+        Ok(all)
+    }
+
+    /// Reads replicas: all of them, or only those of these parts.
+    fn read<'a>(
+        &self,
+        rows: &'a [ReplicaRow],
+        parts: &Parts,
+        is_only: bool,
+    ) -> Vec<(&'a ReplicaRow, Replica)> {
+        let is_meant = |r: &&ReplicaRow| !is_only || parts.contains_key(&r.key);
+        let read = |row: &'a ReplicaRow| {
             if !is_here(&row.at) {
-                all.push((row, Replica::Elsewhere));
-                continue;
+                return (row, Replica::Elsewhere);
             }
             let recorded = parts.get(&row.key).and_then(|i| i.hash);
             let read = match self.choice(vec![row], recorded) {
                 Ok(choice) => choice.read(&trees()).map_err(|e| e.to_string()),
                 Err(e) => Err(format!("{:#}", e.error)),
             };
-            let is = read.map_or_else(Replica::Damaged, |()| Replica::Whole);
-            all.push((row, is));
+            (row, read.map_or_else(Replica::Damaged, |()| Replica::Whole))
+        };
+        rows.iter().filter(is_meant).map(read).collect()
+    }
+
+    /// The replicas of all versions, those of the newest first.
+    pub(super) fn of_all_versions(&self) -> impl Iterator<Item = &ReplicaRow> {
+        self.rows.iter().chain(&self.older)
+    }
+
+    /// What is said beside a replica of an older version.
+    pub(super) fn which_version(&self, row: &ReplicaRow) -> String {
+        match self.rows.first().is_some_and(|r| r.version > row.version) {
+            true => format!(" (version {})", row.version),
+            false => String::new(),
         }
-        Ok(all)
+    }
+
+    /// From now on the older versions are meant as well.
+    pub(super) fn with_older(mut self) -> Self {
+        self.rows.append(&mut self.older);
+        self
     }
 
     /// What lies here is on its devices, with what describes it.
@@ -549,6 +556,46 @@ impl Held {
             say!("{}", freed(&self.rows, bytes));
         }
         Ok(Exit::Success)
+    }
+}
+
+/// The keys of all parts that a run says the version has, or why it is not all there.
+fn parts_in(rows: &[ReplicaRow], history: &History) -> Result<Parts, Lack> {
+    let there: BTreeSet<&StoreKey> = rows.iter().map(|r| &r.key).collect();
+    let (Some(row), Some(start)) = (rows.first(), &history.start) else {
+        return Err(Lack::of("nothing of it is there".into()));
+    };
+    let (name, version) = (&row.dataset, row.version);
+    let known = start.workflow.data.iter().position(|d| d.name == *name);
+    let Some(data) = known.map(|at| DataId(at as u32)) else {
+        let why = format!("{} knows no dataset `{name}`", start.run);
+        return Err(Lack::of(why));
+    };
+    let parts = history.parts_of(data, version);
+    let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.clone())).collect();
+    if !history.is_sealed(data, version) {
+        let (done, all) = history.makers(data, version);
+        let of = all.map_or(String::new(), |all| format!(" of {all}"));
+        let step = start.workflow.producer(data, version);
+        let step = step.map_or("source", |s| &start.workflow.step(s).name);
+        let is_there = |_, info: &PartInfo| there.contains(&info.key);
+        let makers = history.makers_of_missing(data, version, is_there);
+        let missing = missing(history, data, &makers);
+        let missing = missing.map_or(String::new(), |missing| format!(", and {missing}"));
+        let why = format!(
+            "version {version} of `{name}` is not complete: in {}, {done}{of} instances of `{step}` are committed{missing}",
+            start.run
+        );
+        keys.retain(|key, _| there.contains(key));
+        return Err(Lack { why, made: keys });
+    }
+    match keys.keys().filter(|k| !there.contains(k)).count() {
+        0 => Ok(keys),
+        gone => Err(Lack::of(format!(
+            "version {version} of `{name}` is not all there: {gone} of its {} parts, as {} made them, lie nowhere any more",
+            keys.len(),
+            start.run
+        ))),
     }
 }
 
@@ -697,7 +744,7 @@ impl Choice<'_> {
                 StoredAt::External(_) => None,
                 _ => self.key.clone(),
             },
-            follow: false,
+            follow: Follow::None,
         }
     }
 

@@ -46,6 +46,11 @@ pub(super) fn is_here() -> bool {
     Controller::of_environment().is_here()
 }
 
+/// Whether there is a site whose datasets can be meant.
+pub(super) fn is_known() -> bool {
+    Controller::of_environment().is_known()
+}
+
 pub(super) fn named(name: &str) -> CliResult<Named> {
     name.parse().exit(Exit::Usage)
 }
@@ -268,6 +273,11 @@ pub(super) fn verify(cli: &Cli, dataset: &Named, version: Option<u64>) -> CliRes
         let text = format!("{damaged} of the replicas of `{dataset}` are not what was published");
         return Err(CliError::new(Exit::WorkflowFailed, text));
     }
+    let absent = count(ReplicaState::Absent);
+    if absent > 0 {
+        let text = format!("{absent} of the parts of `{dataset}` are on no node");
+        return Err(CliError::new(Exit::NotFound, text));
+    }
     if unread > 0 {
         let text =
             format!("{unread} of the replicas of `{dataset}` could not be read: ask again later");
@@ -281,10 +291,12 @@ fn show_replica(cli: &Cli, dataset: &Named, replica: &ReplicaInfo) -> CliResult<
         ReplicaState::Whole => "whole",
         ReplicaState::Damaged => "damaged",
         ReplicaState::Unread => "unread",
+        ReplicaState::Absent => "absent",
     };
-    let place = match replica.store.is_empty() {
-        true => replica.node.clone(),
-        false => format!("{}:{}", replica.node, replica.store),
+    let place = match (&replica.node[..], &replica.store[..]) {
+        ("", _) => "-".to_owned(),
+        (node, "") => node.to_owned(),
+        _ => format!("{}:{}", replica.node, replica.store),
     };
     if cli.json {
         return print::json(&serde_json::json!({

@@ -26,10 +26,11 @@ pub(super) fn verify(cli: &Cli, dataset: &str, run: Option<&str>) -> CliResult {
             print::json(&line)?;
         } else {
             out!(
-                "{state:<10} {:<12} {:>12}  {}{}{why}",
+                "{state:<10} {:<12} {:>12}  {}{}{}{why}",
                 place(&row.at),
                 Bytes(row.bytes),
                 row.path().display(),
+                held.which_version(row),
                 if why.is_empty() { "" } else { ": " }
             )?;
         }

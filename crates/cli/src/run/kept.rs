@@ -54,10 +54,11 @@ impl Left {
         kept.map(ReplicaRow::path).collect()
     }
 
-    /// Those of them that the user has pinned.
-    pub(super) fn pinned(&self) -> BTreeSet<PathBuf> {
-        let pinned = self.all().filter(|r| r.is_pinned());
-        pinned.map(ReplicaRow::path).collect()
+    /// The parts that the user has pinned. What lies in a `dest` is the user's in any case.
+    pub(super) fn pinned(&self) -> BTreeSet<StoreKey> {
+        let is_ours = |r: &&ReplicaRow| !matches!(r.at, StoredAt::External(_));
+        let pinned = self.all().filter(|r| r.is_pinned()).filter(is_ours);
+        pinned.map(|r| r.key.clone()).collect()
     }
 
     /// The folders of what is to be kept or cached, and of what this run, if any, can be gone on with.

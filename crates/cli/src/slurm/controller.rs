@@ -110,6 +110,14 @@ impl Controller {
         self.places.iter().any(here)
     }
 
+    /// Whether there may be one: on this host, where `$TARN_CONTROLLER` says, or beside slurmctld.
+    pub(crate) fn is_known(&self) -> bool {
+        let is_there = |place: &Place| matches!(place, Place::There(_));
+        self.is_here()
+            || self.places.iter().any(is_there)
+            || self.is_beside_slurms && !slurms().is_empty()
+    }
+
     /// Asks, and asks again for so long when it is not there, or ends meanwhile: it knows what it was asked.
     pub(crate) fn ask(&self, ask: &Ask, patience: Duration) -> CliResult<Said> {
         let mut until = Instant::now() + patience;

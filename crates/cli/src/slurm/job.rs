@@ -40,13 +40,15 @@ const MAX_TEXT: usize = 4096;
 /// so no such text is asked for together with something else.
 pub(super) fn about(job: Job) -> CliResult<About> {
     let id = job.to_string();
-    let squeue = |how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", &id, how, what]);
-    let said = squeue("-o", Facts::FORMAT)?;
+    let squeue =
+        |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
+    let said = squeue(&id, "-o", Facts::FORMAT)?;
     let Some(facts) = Facts::of(&said, job) else {
         return shown(&ask("scontrol", &["-o", "show", "job", &id])?);
     };
+    // Of an array that is named by its leading job's number there is a line of each task.
     let text = |name: &str| -> CliResult<String> {
-        let said = squeue("-O", &format!("{name}:{MAX_TEXT}"))?;
+        let said = squeue(&facts.alone, "-O", &format!("{name}:{MAX_TEXT}"))?;
         let said = said.lines().next().unwrap_or_default().trim_end();
         Ok(said_of(said))
     };
@@ -71,6 +73,29 @@ pub(super) fn about(job: Job) -> CliResult<About> {
     })
 }
 
+/// What [`alone`] reads of each line of `squeue`.
+pub(super) const ALONE: &str = "%A|%F|%K";
+
+/// What names this job alone: the number of a task of an array may be that of the array too.
+pub(super) fn alone(said: &str, job: Job) -> Option<String> {
+    said.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [number, array, task] = fields[..] else {
+            return None;
+        };
+        let is_it = number.parse() == Ok(job);
+        is_it.then(|| name_of(job, array, task))
+    })
+}
+
+fn name_of(job: Job, array: &str, task: &str) -> String {
+    match task.trim().parse::<u32>() {
+        Ok(task) => format!("{}_{task}", array.trim()),
+        // Tasks that have not begun are one line together, as `1-9%2`; `N/A` of what is no array.
+        Err(_) => job.to_string(),
+    }
+}
+
 /// What Slurm itself has made of a job: nothing of it is its user's to word.
 #[derive(Debug, PartialEq, Eq)]
 struct Facts {
@@ -80,10 +105,12 @@ struct Facts {
     required: String,
     partition: String,
     array: Option<Job>,
+    /// As Slurm's commands take it, and as nothing but this job.
+    alone: String,
 }
 
 impl Facts {
-    const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F";
+    const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F|%K";
 
     /// Of the line of `squeue` that is of this job: of an array there are others.
     fn of(said: &str, job: Job) -> Option<Self> {
@@ -92,7 +119,7 @@ impl Facts {
             (number.trim().parse() == Ok(job)).then_some(rest)
         })?;
         let fields: Vec<&str> = line.split('|').collect();
-        let [list, dependency, excluded, required, partition, array] = fields[..] else {
+        let [list, dependency, excluded, required, partition, array, task] = fields[..] else {
             return None;
         };
         Some(Self {
@@ -102,6 +129,7 @@ impl Facts {
             required: said_of(required),
             partition: said_of(partition),
             array: array.trim().parse().ok(),
+            alone: name_of(job, array, task),
         })
     }
 }
@@ -383,6 +411,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_task_of_an_array_is_named_alone() {
+        let said = "12|11|1\n13|11|2\n11|11|3\n";
+        assert_eq!(alone(said, 12).as_deref(), Some("11_1"));
+        assert_eq!(alone(said, 11).as_deref(), Some("11_3"));
+        assert_eq!(alone(said, 14), None);
+        assert_eq!(alone("12|12|N/A\n", 12).as_deref(), Some("12"));
+        assert_eq!(alone("11|11|4-9%2\n", 11).as_deref(), Some("11"));
+    }
+
+    #[test]
     fn of_jobs_that_are_held_or_wait_slurm_does_not_tell() {
         let line = "12          N/A   4294901757  None        #TAR";
         assert_eq!(about_to_be_told(line), Some(12));
@@ -408,13 +446,14 @@ mod tests {
         assert_eq!((&about.dependency[..], &about.excluded[..]), ("", ""));
         assert_eq!(about.folder, PathBuf::from("/tmp"));
         assert_eq!(about.others, Vec::<Job>::new());
-        let lines = "3|n3|(null)|||p|3\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7\n";
+        let lines = "3|n3|(null)|||p|3|N/A\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7|4\n";
         let facts = Facts::of(lines, 1).unwrap();
         assert_eq!(
             (&facts.list[..], &facts.dependency[..]),
             ("n[1-2]", "afterok:5")
         );
         assert_eq!((&facts.required[..], facts.array), ("n1", Some(7)));
+        assert_eq!(facts.alone, "7_4");
         assert_eq!(Facts::of("", 1), None);
     }
 

@@ -1,6 +1,6 @@
 //! Why a job's stage failed, in the job's comment: of a failed gate `squeue` shows no more of its own than that there was one.
 
-use super::job::ask;
+use super::job::{ALONE, alone, ask};
 use crate::error::CliResult;
 use tarn_base::line::plain;
 use tarn_proto::site::Job;
@@ -19,11 +19,14 @@ pub(super) fn shown(job: Job, done: CliResult) -> CliResult {
 }
 
 fn say(job: Job, why: Option<&str>) -> CliResult<()> {
-    let id = job.to_string();
-    let known = ask(
-        "squeue",
-        &["-h", "-t", "all", "-j", &id, "-O", "comment:512"],
-    )?;
+    // Of an array that is named by its leading job's number there is a line of each task.
+    let number = job.to_string();
+    let squeue =
+        |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
+    let Some(id) = alone(&squeue(&number, "-o", ALONE)?, job) else {
+        return Ok(());
+    };
+    let known = squeue(&id, "-O", "comment:512")?;
     let known = known.lines().next().unwrap_or_default().trim();
     if let Some(comment) = comment(known, why) {
         let (id, comment) = (format!("jobid={id}"), format!("comment={comment}"));

@@ -17,8 +17,8 @@ use tarn_proto::site::{Work, Worked};
 
 /// Works at a time; the others wait.
 const MAX_WORKS: usize = 16;
-/// Moves between stores among them: jobs wait for the others.
-const MAX_MOVES: usize = 2;
+/// Moves between stores among them, and parts that are read again, of each: jobs wait for the others.
+const MAX_SLOW: usize = 2;
 /// A worker that had nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(5);
@@ -37,18 +37,41 @@ struct Queue {
     waiting: std::collections::VecDeque<(u64, Work, Arc<Control>)>,
     controls: BTreeMap<u64, Arc<Control>>,
     threads: usize,
-    moves: usize,
+    /// Of each kind of what is slow, those under way.
+    slow: [usize; 2],
 }
 
 impl Queue {
-    /// What is done next: moves between stores come after all else, and not all at a time.
+    /// What is done next: what is slow comes after all else, and not all at a time.
     fn next(&mut self) -> Option<(u64, Work, Arc<Control>)> {
-        let is_move = |work: &Work| matches!(work, Work::Move { .. });
-        let other = self.waiting.iter().position(|(_, work, _)| !is_move(work));
-        let at = other.or((self.moves < MAX_MOVES).then_some(0))?;
+        let find = |may: &dyn Fn(Option<Slow>) -> bool| {
+            let mut waiting = self.waiting.iter();
+            waiting.position(|(_, work, _)| may(Slow::of(work)))
+        };
+        let has_room = |slow: Option<Slow>| slow.is_some_and(|s| self.slow[s as usize] < MAX_SLOW);
+        let at = find(&|slow| slow.is_none()).or_else(|| find(&has_room))?;
         let next = self.waiting.remove(at)?;
-        self.moves += usize::from(is_move(&next.1));
+        if let Some(slow) = Slow::of(&next.1) {
+            self.slow[slow as usize] += 1;
+        }
         Some(next)
+    }
+}
+
+/// What takes long, and jobs seldom wait for; any member of a project may have much of it read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slow {
+    Move,
+    Check,
+}
+
+impl Slow {
+    fn of(work: &Work) -> Option<Self> {
+        match work {
+            Work::Move { .. } => Some(Self::Move),
+            Work::Check(_) | Work::CheckIn(..) => Some(Self::Check),
+            _ => None,
+        }
     }
 }
 
@@ -171,7 +194,7 @@ impl Shared {
                 };
                 next
             };
-            let is_move = matches!(work, Work::Move { .. });
+            let slow = Slow::of(&work);
             let what = match control.cancelled() {
                 true => {
                     let why = Refusal::new(Code::Cancelled, "it was stopped before it began");
@@ -186,7 +209,42 @@ impl Shared {
             let _ = speak(&self.socket, &Said::Worked { number, what });
             let mut queue = self.queue();
             queue.controls.remove(&number);
-            queue.moves -= usize::from(is_move);
+            if let Some(slow) = slow {
+                queue.slow[slow as usize] -= 1;
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tarn_proto::site::{Held, Owner, Part};
+
+    #[test]
+    fn what_is_read_again_waits_behind_all_else() {
+        let part = Part {
+            owner: Owner::Project(7),
+            workflow: "w".into(),
+            dataset: "x".into(),
+            version: 1,
+            part: 0,
+        };
+        let mut queue = Queue::default();
+        let check = Work::Check(part.clone());
+        let works = std::iter::repeat_n(check, 9).chain([
+            Work::CheckIn(part.clone(), "slow".into()),
+            Work::Remove(vec![Held::Part(part)]),
+        ]);
+        for (number, work) in works.enumerate() {
+            queue
+                .waiting
+                .push_back((number as u64, work, Arc::default()));
+        }
+        let mut next = || queue.next().map(|(number, ..)| number);
+        assert_eq!([next(), next(), next()], [Some(10), Some(0), Some(1)]);
+        assert_eq!(next(), None, "two at a time");
+        queue.slow[Slow::Check as usize] -= 1;
+        assert_eq!(queue.next().map(|(number, ..)| number), Some(2));
     }
 }

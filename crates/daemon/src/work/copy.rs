@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::part::Verify as Level;
 use tarn_movers::Trees;
-use tarn_ports::{Control, CopyJob, CopySource, Mover, PeerTree};
+use tarn_ports::{Control, CopyJob, CopySource, Follow, Mover, PeerTree};
 use tarn_proto::local::{Checksum, Code, Refusal, Verify};
 use tarn_tasks::{Finish, HIDDEN, Size};
 
@@ -231,7 +231,7 @@ fn stage(
             manifest: Some(source.list.clone()),
             only: source.only,
             sealed: None,
-            follow: false,
+            follow: Follow::None,
         }],
         dest: match single {
             Some(_) => whole.clone(),

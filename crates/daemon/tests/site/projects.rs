@@ -2,7 +2,7 @@
 
 use crate::node::*;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::Path;
 use tarn_proto::local::Code;
 use tarn_proto::site::*;
@@ -402,17 +402,31 @@ fn attack_a_link_in_a_projects_source_publishes_nothing_that_lies_outside_of_it(
         from: Origin::Outside(from.to_owned()),
         proof: None,
     };
-    std::os::unix::fs::symlink(&private, folder.join("b")).unwrap();
+    symlink(&private, folder.join("b")).unwrap();
     let what = order(&mut session, ALICE, PROJECT, fetch(folder));
     let Worked::Failed(why) = what else {
         panic!("{what:?}");
     };
     assert!(why.text.contains("project's source"), "{}", why.text);
     fs::remove_file(folder.join("b")).unwrap();
-    // What the job names may be a link.
-    let link = node.path("outside/current");
-    std::os::unix::fs::symlink("given", &link).unwrap();
-    proven(order(&mut session, ALICE, PROJECT, fetch(&link)));
+    // Nor may the source be one, whoever has made it: Bob could turn it to what is private.
+    let (bobs, own) = (node.path("outside/current"), node.path("outside/own"));
+    for (link, target) in [(&bobs, private.parent().unwrap()), (&own, folder)] {
+        symlink(target, link).unwrap();
+    }
+    lchown(&bobs, Some(BOB), Some(BOB)).unwrap();
+    for link in [&bobs, &own] {
+        let what = order(&mut session, ALICE, PROJECT, fetch(link));
+        let Worked::Failed(why) = what else {
+            panic!("{what:?}");
+        };
+        assert_eq!(why.code, Code::Denied);
+        assert!(why.text.contains("is a symbolic link"), "{}", why.text);
+    }
+    // A link on the way to it is no part of it, but not Bob's to turn.
+    let what = order(&mut session, ALICE, PROJECT, fetch(&bobs.join("key")));
+    assert_eq!(refused(what), Code::Denied);
+    proven(order(&mut session, ALICE, PROJECT, fetch(folder)));
     let file = format!("store/p{PROJECT}/d/named/forcing/0/0/tree/a");
     assert_eq!(fs::read_to_string(node.path(&file)).unwrap(), "weather");
 }

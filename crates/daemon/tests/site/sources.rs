@@ -2,7 +2,7 @@
 
 use crate::node::*;
 use std::fs;
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_proto::local::Code;
@@ -138,6 +138,54 @@ fn attack_links_of_a_source_lead_to_nothing_that_its_user_may_not_read() {
         fs::remove_file(samples.join("link")).unwrap();
     }
     assert!(!tree(&node, "x").exists());
+}
+
+/// Who may read the dataset may also be who has made the link: a folder where others write is a source too.
+#[test]
+fn attack_links_of_other_users_lead_nowhere() {
+    let Some(daemon) = munge() else { return };
+    let node = Node::start("n1", &daemon);
+    let mut session = node.begin(&daemon);
+    let samples = folder(&node, "samples");
+    let private = node.outside("private/key", "alice's", ALICE, 0o600);
+    node.outside("samples/a", "a", ALICE, 0o644);
+    let link = |path: &Path, target: &Path, owner| {
+        symlink(target, path).unwrap();
+        lchown(path, Some(owner), Some(owner)).unwrap();
+    };
+    let in_it = samples.join("link");
+    let beside = node.path("outside/current");
+    // One of Alice's that leads to one of Bob's, and one that has one on its way.
+    let through = node.path("outside/through");
+    let way = node.path("outside/way");
+    link(&through, &beside, ALICE);
+    link(&way, &beside.join("."), ALICE);
+    for target in [private.as_path(), private.parent().unwrap()] {
+        for (place, sources) in [
+            (&in_it, vec![&in_it, &samples]),
+            (&beside, vec![&beside, &through, &way]),
+        ] {
+            link(place, target, BOB);
+            for source in sources {
+                let (code, text) = session.refused(ALICE, fetch(ALICE, "x", source));
+                assert_eq!(code, Code::Denied, "{text}");
+                let said = [
+                    place.to_str().unwrap(),
+                    &format!("belongs to user {BOB}"),
+                    "copy what it leads to",
+                ];
+                assert!(said.iter().all(|s| text.contains(s)), "{text}");
+            }
+            fs::remove_file(place).unwrap();
+        }
+    }
+    assert!(!tree(&node, "x").exists());
+    // The user's own are followed, and those of root, who could read it all anyway.
+    link(&in_it, &private, ALICE);
+    link(&samples.join("more"), private.parent().unwrap(), 0);
+    let (proof, _) = session.proven(ALICE, fetch(ALICE, "x", &samples));
+    assert_eq!(proof.bytes, 15);
+    assert_eq!(reads(tree(&node, "x").join("more/key")), "alice's");
 }
 
 /// A link that points here and there while it is read: it is Alice's file, or the order fails.

@@ -24,16 +24,17 @@ pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
         && !may_be_rescued(state, name)
 }
 
-/// Whether something has failed and a rescue would still send a version out: the newest whole one, and what is made of the next.
-/// While the step that changes it has not committed, that is its pre-image.
+/// Whether a rescue would still send a version out: the newest whole one, and what is made of the next. While the step that
+/// changes it has not committed, that is its pre-image. What is complete stays only once something has failed; what is not stays
+/// before that too, as an instance that fails later would leave nothing of the others.
 fn may_be_rescued(state: &State, name: PartRef) -> bool {
     let w = &state.start.workflow;
     let fails = state.stop.is_some() || !state.given_up.all.is_empty();
     let drains = w.dataset(name.data).on_failure == OnFailure::Drain;
-    if !fails || !drains || name.version == 0 {
+    let version = state.data.version(name.data, name.version);
+    if !drains || name.version == 0 || version.sealed && !fails {
         return false;
     }
-    let version = state.data.version(name.data, name.version);
     let newer = name.version + 1..=w.last_version(name.data);
     let whole = |v: &Version| v.sealed && (v.delivered || v.thinned.is_empty());
     !version.rescued

@@ -68,31 +68,48 @@ impl Decide<'_> {
         self.state.transfers.values().any(|t| t.rescue)
     }
 
-    /// At the end of a run that rescues: says of each dataset that asks for it, and of which nothing went out, why.
+    /// At the end of a run that rescues: says of each dataset that asks for it, and of which nothing or only an older version went out,
+    /// why.
     pub(super) fn tell_unrescued(&mut self) {
         for (data, dataset) in (0..)
             .map(DataId)
             .zip(self.state.start.workflow.data.clone())
         {
-            if dataset.on_failure != OnFailure::Drain || self.is_rescued(data) {
+            if dataset.on_failure != OnFailure::Drain {
                 continue;
             }
-            if let Some(message) = self.not_rescued(data) {
+            let message = match self.newest_outside(data) {
+                None => self.not_rescued(data),
+                Some(outside) => self.newer_is_lost(data, outside),
+            };
+            if let Some(message) = message {
                 let about = Subject::Data(data);
                 self.emit(Do::Note { about }, Reason::NotRescued { message });
             }
         }
     }
 
-    /// Whether a version of a dataset lies outside: rescued, or at its `dest`.
-    fn is_rescued(&self, data: DataId) -> bool {
+    /// The newest version of a dataset that lies outside: rescued, or at its `dest`.
+    fn newest_outside(&self, data: DataId) -> Option<u32> {
         let place = self.state.rescue_place(data);
         let copied = |part: &Part| {
             let mut outside = part.present().map(|(at, _)| at);
             outside.any(|at| Some(at) == place.as_ref())
         };
-        let mut versions = self.versions(data);
-        versions.any(|(_, v)| v.delivered || v.rescued && v.parts.values().any(copied))
+        let is_outside = |v: &Version| v.delivered || v.rescued && v.parts.values().any(copied);
+        let outside = self.versions(data).filter(|(_, v)| is_outside(v));
+        outside.map(|(number, _)| number).last()
+    }
+
+    /// Why a version that is complete was not rescued, where an older one was.
+    fn newer_is_lost(&self, data: DataId, outside: u32) -> Option<String> {
+        let is_newer =
+            |(number, v): &(u32, &Version)| *number > outside && v.sealed && !v.parts.is_empty();
+        let (number, newest) = self.versions(data).filter(is_newer).last()?;
+        Some(format!(
+            "{}; what was copied is version {outside}, and this is version {number}",
+            why_lost(newest)
+        ))
     }
 
     fn versions(&self, data: DataId) -> impl Iterator<Item = (u32, &Version)> {
@@ -111,22 +128,29 @@ impl Decide<'_> {
             })
         };
         let (_, newest) = self.versions(data).filter(made).last()?;
-        if let Some(message) = &newest.refusal {
-            return Some(message.clone());
-        }
-        let parts = newest.parts.len();
-        let left = newest.parts.values().filter(|p| p.rescued_from().is_some());
-        let left = match left.count() {
-            0 => String::new(),
-            left => format!("; {left} of its {parts} parts are left on the nodes"),
-        };
-        let why = match newest.thinned.is_empty() {
-            true => "it is not on the nodes any more: a node was lost, or it was damaged",
-            false => {
-                "the last step that reads it had ended, and it was removed from the nodes before the run failed; \
-                 `keep = \"workflow\"` keeps it until the end"
-            }
-        };
-        Some(format!("{why}{left}"))
+        Some(why_lost(newest))
     }
+}
+
+fn why_lost(version: &Version) -> String {
+    if let Some(message) = &version.refusal {
+        return message.clone();
+    }
+    let parts = version.parts.len();
+    let left = version
+        .parts
+        .values()
+        .filter(|p| p.rescued_from().is_some());
+    let left = match left.count() {
+        0 => String::new(),
+        left => format!("; {left} of its {parts} parts are left on the nodes"),
+    };
+    let why = match version.thinned.is_empty() {
+        true => "it is not on the nodes any more: a node was lost, or it was damaged",
+        false => {
+            "the last step that reads it had ended, and it was removed from the nodes before the run failed; \
+             `keep = \"workflow\"` keeps it until the end"
+        }
+    };
+    format!("{why}{left}")
 }

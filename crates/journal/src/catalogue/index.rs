@@ -200,6 +200,25 @@ impl Indexing<'_> {
         let there = there.filter_map(|(part, _)| self.history.parts.get(part));
         let there: BTreeSet<&StoreKey> = there.map(|info| &info.key).collect();
         let stays = |key: &StoreKey| pins.get(&key.0) == Some(&None) && !there.contains(key);
+        // The run may have moved it meanwhile: it stays where it was last.
+        let mut last: BTreeMap<&StoreKey, (Time, &Place)> = BTreeMap::new();
+        for ((key, place), at) in self.history.removed.iter().filter(|((k, _), _)| stays(k)) {
+            let latest = last.entry(key).or_insert((*at, place));
+            if latest.0 < *at {
+                *latest = (*at, place);
+            }
+        }
+        let mut moved = self.tx.prepare_cached(
+            "UPDATE OR IGNORE replicas SET place = ?2 WHERE key = ?1 AND since <= ?3 AND by_user
+             AND json_extract(place, '$.external') IS NULL",
+        )?;
+        for (key, (at, place)) in &last {
+            if let Some(stored_at) = self.stored_at(place) {
+                let place = serde_json::to_string(&stored_at)?;
+                moved.execute(params![key.0, place, int(self.wall(*at))])?;
+            }
+        }
+        let stays_at = |key, place| last.get(key).is_some_and(|(_, last)| *last == place);
         let mut delete = self
             .tx
             .prepare_cached("DELETE FROM replicas WHERE key = ?1 AND place = ?2 AND since <= ?3")?;
@@ -207,7 +226,7 @@ impl Indexing<'_> {
             .history
             .removed
             .iter()
-            .filter(|((key, _), _)| !stays(key))
+            .filter(|((key, place), _)| !stays_at(key, place))
         {
             let Some(stored_at) = self.stored_at(place) else {
                 continue;

@@ -61,8 +61,7 @@ fn is_same(entry: &Entry, once: &Entry, root: &Path, mover: &dyn Mover) -> bool 
     match (hash_of(entry), hash_of(once)) {
         _ if a != b => false,
         (Some(now), Some(before)) => now == before,
-        // Its mode says nothing of its content.
-        _ if entry.mtime == once.mtime => true,
+        // It is not the file that was read, whatever its size and time.
         (None, Some(before)) => {
             let file = on_disk(root, is_tree(root), &entry.path);
             let file = match is_object(root) {
@@ -73,6 +72,7 @@ fn is_same(entry: &Entry, once: &Entry, root: &Path, mover: &dyn Mover) -> bool 
             let found = found.and_then(|m| m.entries.into_iter().next());
             found.as_ref().and_then(hash_of) == Some(before)
         }
-        _ => false,
+        // Never read so far: its mode says nothing of its content.
+        (_, None) => entry.mtime == once.mtime,
     }
 }

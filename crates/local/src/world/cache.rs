@@ -61,28 +61,34 @@ impl Local {
         }
     }
 
-    /// Whether a replica that the run has no use for is one that the user has pinned: it stays, and its room is none of the run's any
-    /// more. One that was moved to another place of this run's, or is damaged, is not meant.
-    pub(super) fn stays_pinned(&self, spot: Spot, key: &StoreKey, why: &Reason) -> bool {
-        let is_elsewhere = matches!(
-            why,
-            Reason::MovedAway { .. }
-                | Reason::EvictForRoom { .. }
-                | Reason::StagedOut
-                | Reason::Damaged
-        );
-        let replica = self.shared.replica(spot, key);
-        let Some(replica) = replica.ok().filter(|_| !is_elsewhere) else {
-            return false;
-        };
-        if !is_protected(&self.pinned, &replica) {
+    /// Whether a replica that the run has no use for is the last one of a part that the user has pinned, wherever the run has put it: it
+    /// stays, and its room is none of the run's any more. One that was moved to another place of this run's, or is damaged, is not meant.
+    pub(super) fn stays_pinned(&mut self, at: &Place, key: &StoreKey, why: &Reason) -> bool {
+        if !self.pinned.contains(key) {
             return false;
         }
+        let is_last =
+            matches!(at, Place::Node(spot) if self.last_pinned.remove(&(*spot, key.clone())));
+        let has_other = match why {
+            Reason::MovedAway { .. } | Reason::EvictForRoom { .. } | Reason::StagedOut => !is_last,
+            why => *why == Reason::Damaged,
+        };
+        let replica = match at {
+            Place::Node(spot) => self.shared.replica(*spot, key),
+            Place::Drained => self.shared.drained(key),
+            Place::Source | Place::External(_) => return false,
+        };
+        let Some(replica) = replica.ok().filter(|_| !has_other) else {
+            return false;
+        };
         warn(&format!(
             "{} stays, as it is pinned: what is made of it from now on is stored beside it",
             replica.display()
         ));
-        self.shared.ledgers.leave(spot, key.clone(), replica, true);
+        if let Place::Node(spot) = at {
+            let ledgers = &self.shared.ledgers;
+            ledgers.leave(*spot, key.clone(), replica, true);
+        }
         true
     }
 
@@ -101,6 +107,10 @@ impl Local {
     /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no
     /// other workflow removes it for room.
     pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, spot: Spot, share: u64) {
+        if self.pinned.contains(key) {
+            self.last_pinned.insert((spot, key.clone()));
+            return;
+        }
         let shared = &self.shared;
         let replica = shared.replica(spot, key);
         if replica.is_ok_and(|r| is_protected(&self.protected, &r)) {

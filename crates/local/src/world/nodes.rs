@@ -116,7 +116,7 @@ impl Nodes for Local {
             offered,
         };
         self.protected = inventory::protected_places(&staying.protected);
-        self.pinned = inventory::protected_places(&staying.pinned);
+        self.pinned.clone_from(&staying.pinned);
         // Room that is kept from the engine is told of at the first opportunity.
         self.looked = None;
         Ok(inventory::clean(&self.shared, stays))

@@ -9,6 +9,35 @@ use tarn_base::part::Verify;
 use tarn_movers::Trees;
 use tarn_ports::{CopySource, Mover};
 
+/// Folders with two links each to the next one hold twice as much at every step: they end before memory does.
+#[test]
+fn links_do_not_multiply_a_few_folders_without_end() {
+    let dir = Scratch::new();
+    let from = dir.at("from");
+    let long = |first: &str| format!("{first}{}", "x".repeat(249));
+    let folder = |at: usize| dir.at(&format!("d{at}"));
+    std::fs::create_dir_all(&from).unwrap();
+    for at in 0..15 {
+        std::fs::create_dir_all(folder(at)).unwrap();
+        for first in ["a", "b"] {
+            symlink(folder(at + 1), folder(at).join(long(first))).unwrap();
+        }
+    }
+    std::fs::create_dir_all(folder(15)).unwrap();
+    symlink(folder(0), from.join("all")).unwrap();
+    let why = Trees::new().list_source(&from, &quiet()).unwrap_err();
+    let why = why.failure.message;
+    assert!(
+        why.contains("again and again") && why.contains("64 MiB"),
+        "{why}"
+    );
+    // A few times are well.
+    std::fs::remove_file(from.join("all")).unwrap();
+    symlink(folder(10), from.join("some")).unwrap();
+    let some = Trees::new().list_source(&from, &quiet()).unwrap();
+    assert_eq!(some.entries.len(), 63);
+}
+
 #[test]
 fn holes_links_and_attributes_are_kept() {
     let dir = Scratch::new();

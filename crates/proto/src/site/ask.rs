@@ -300,6 +300,8 @@ pub enum ReplicaState {
     Damaged,
     /// That is not known: its node did not answer, or could not read.
     Unread,
+    /// No node has this part: there is nothing to read.
+    Absent,
 }
 
 /// A replica that was to be read again, for people.

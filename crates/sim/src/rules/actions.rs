@@ -557,6 +557,16 @@ impl Account {
             rule("a failed run rescues", kept, || {
                 format!("{} v{newest}", dataset.name)
             })?;
+            let is_left = |v: u32| {
+                let is_empty = self.parts_of(data, v).next().is_none();
+                self.sealed(data, v) && !is_empty && !self.sent.contains(&(data, v))
+            };
+            let silent = !delivered && !empty && (newest + 1..=last).any(is_left);
+            rule(
+                "a failed run says that a newer version is not rescued",
+                !silent || self.not_rescued.contains(&data),
+                || dataset.name.clone(),
+            )?;
         }
         Ok(())
     }

@@ -68,7 +68,13 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     for proof in world.nodes.get_mut("n2").unwrap().parts.values_mut() {
         *proof = published.clone();
     }
-    for (code, state) in [(Code::Corrupt, Damaged), (Code::Io, Unread)] {
+    for (code, state) in [
+        (Code::Corrupt, Damaged),
+        (Code::NotFound, Damaged),
+        (Code::Io, Unread),
+        (Code::Denied, Unread),
+        (Code::Invalid, Unread),
+    ] {
         world.refuses = Some((|work| matches!(work, Work::Check(_)), code));
         assert_eq!(
             states(said(&mut world, ALICE, verify(None))),
@@ -78,8 +84,11 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
     world.refuses = None;
     // Nobody waits for a node that goes while it reads, nor for one that is away.
     let token = world.ask_as(ALICE, false, verify(None));
-    let busy = said_at_once(&mut world, verify(None));
-    assert!(matches!(busy, Said::Refused(why) if why.code == Code::Busy));
+    // Once at a time for each user, and of each owner.
+    for user in [ALICE, 0] {
+        let busy = said_at_once(&mut world, user, verify(None));
+        assert!(matches!(busy, Said::Refused(why) if why.code == Code::Busy));
+    }
     world.close("n2");
     world.settle();
     let told = world.answers.remove(&token).expect("an answer");
@@ -104,9 +113,39 @@ fn all_replicas_are_read_again_for_whom_they_belong_to_alone() {
 }
 
 /// What is answered before any node has done anything.
-fn said_at_once(world: &mut World, ask: Ask) -> Said {
-    let token = world.ask_as(ALICE, false, ask);
+fn said_at_once(world: &mut World, user: Uid, ask: Ask) -> Said {
+    let token = world.ask_as(user, false, ask);
     world.answers.remove(&token).expect("an answer")
+}
+
+/// What is nowhere is said, and no order is given for it.
+#[test]
+fn a_version_without_any_replica_is_said_to_be_absent() {
+    let mut world = with_x(1);
+    world.close("n1");
+    world.nodes.get_mut("n1").unwrap().parts.clear();
+    world.open("n1");
+    world.settle();
+    let told = states(said_at_once(&mut world, ALICE, verify(None)));
+    assert_eq!(told, [(String::new(), ReplicaState::Absent)]);
+}
+
+/// What goes while it is to be read is not damaged.
+#[test]
+fn a_part_that_is_removed_meanwhile_is_not_said_to_be_damaged() {
+    let mut world = x_twice();
+    world.refuses = Some((|work| matches!(work, Work::Check(_)), Code::NotFound));
+    let token = world.ask_as(ALICE, false, verify(None));
+    let remove = Ask::Remove {
+        owner: Owner::User(ALICE),
+        workflow: "w".into(),
+        dataset: Some("x".into()),
+        version: None,
+    };
+    world.ask_as(ALICE, false, remove);
+    world.settle();
+    let told = states(world.answers.remove(&token).expect("an answer"));
+    assert!(told.iter().all(|(_, state)| *state == Unread), "{told:?}");
 }
 
 /// A part that had been given up, and is there again, is read before it is believed. What a node could not tell loses nothing.

@@ -40,7 +40,7 @@ impl Held {
             None => return Ok(Vec::new()),
         };
         let refused = |exit, why: &str| Err(CliError::new(exit, format!("{name} {why}")));
-        let parts = match self.made(None)? {
+        let parts = match self.made(&self.rows, None)? {
             (parts, None) => parts,
             (_, Some(why)) => {
                 return refused(Exit::NotFound, &format!("cannot be read: {why}"));

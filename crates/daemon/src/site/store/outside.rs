@@ -18,11 +18,12 @@ use tarn_fabric::{MAX_ADDRESSES, Patience, Tree, Way};
 use tarn_local::why_unreadable;
 use tarn_movers::Trees;
 use tarn_munge::KEY_BYTES;
-use tarn_ports::{Control, CopySource, Mover, PeerTree, Piece};
+use tarn_ports::{Control, CopySource, Follow, Mover, PeerTree, Piece};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held as Thing, Origin, Owner, Part, Peer, Proof, Worked};
 use tarn_s3::Client;
 use tarn_seal::wrap::WRAPPED;
+use tarn_sys::links::{Unresolved, resolve};
 
 impl Store {
     /// What moves data to and from a place outside; where that is an object store, with what the user's files say of it now.
@@ -43,28 +44,29 @@ impl Store {
     }
 
     /// A source outside; its name, if it is one file; and its names, sizes and times. Links count as in a run (docs/workflow-file.md,
-    /// "Links in a source"). But a project's members see what is read at once: whoever may write in the source could point a
-    /// link at a private file of the user who reads it, so those that lead out of it are refused.
+    /// "Links in a source"), but whoever may write in the source, or beside it, could point one at a private file of the user who
+    /// reads it. So only the user's own and root's are followed. Of a project's source, which its members read at once, none is:
+    /// neither the source itself may be one, nor may any lead out of it.
     pub(super) fn source(
         &self,
         path: &Path,
         owner: Owner,
         control: &Control,
     ) -> Result<(CopySource, Option<String>, Hash), Refusal> {
-        let file = single(path)?;
-        let follow = matches!(owner, Owner::User(_)) && !is_object(path);
-        // The source itself may be a link. It keeps its name.
-        let root = match is_object(path) {
-            true => path.to_owned(),
-            false => std::fs::canonicalize(path).map_err(|e| unreadable(path, &e))?,
+        let (root, follow) = match (is_object(path), owner) {
+            (true, _) => (path.to_owned(), Follow::None),
+            // The source itself may be a link. It keeps its name.
+            (false, Owner::User(_)) => (self.resolve(path, path)?, Follow::Of(self.user)),
+            (false, Owner::Project(_)) => (self.of_project(path)?, Follow::Within),
         };
+        let file = single(path, &root)?;
         let mover = self.outside_mover(path)?;
         let list = match follow {
-            true => mover.list_source(&root, control),
-            false => mover.list(&root, control),
+            Follow::None => mover.list(&root, control),
+            follow => mover.list_following(&root, follow, control),
         };
         let list = list.map_err(|e| match (e.failure.kind, owner) {
-            (FailureKind::Escape, Owner::Project(_)) => of_project(&told(&e, &[])),
+            (FailureKind::Escape, Owner::Project(_)) => leads_out(&told(&e, &[])),
             _ => told(&e, &[]),
         })?;
         let print = print_of(path, &list);
@@ -76,6 +78,34 @@ impl Store {
             ..CopySource::of(root)
         };
         Ok((source, file, print))
+    }
+
+    /// Where a path leads that is a source, or a folder above one.
+    fn resolve(&self, path: &Path, source: &Path) -> Result<PathBuf, Refusal> {
+        resolve(path, self.user).map_err(|why| match why {
+            Unresolved::Io(e) => unreadable(source, &e),
+            why => {
+                let text = format!("cannot read `{}`: {why}", source.display());
+                Refusal::new(Code::Denied, text)
+            }
+        })
+    }
+
+    /// Where a project's source lies, which is no link.
+    fn of_project(&self, path: &Path) -> Result<PathBuf, Refusal> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return self.resolve(path, path);
+        };
+        let real = self.resolve(above, path)?.join(name);
+        let about = std::fs::symlink_metadata(&real).map_err(|e| unreadable(path, &e))?;
+        if about.is_symlink() {
+            let text = format!(
+                "`{}` is a symbolic link, which a project's source must not be: its members read what it leads to; name that itself",
+                path.display()
+            );
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        Ok(real)
     }
 
     /// Refuses a source that is not what was read of it.
@@ -288,7 +318,7 @@ fn unreadable(path: &Path, e: &std::io::Error) -> Refusal {
 }
 
 /// A link of a project's source leads out of it.
-fn of_project(why: &Refusal) -> Refusal {
+fn leads_out(why: &Refusal) -> Refusal {
     let text = format!(
         "{}. (Links that lead out of a project's source are not followed: its members read what it holds.)",
         why.text
@@ -296,8 +326,8 @@ fn of_project(why: &Refusal) -> Refusal {
     Refusal::new(why.code, text)
 }
 
-/// The name of a source that is no folder; what is not there, or cannot be read, is refused with the user's path.
-fn single(path: &Path) -> Result<Option<String>, Refusal> {
+/// The name of a source that is no folder and lies there; what is not there, or cannot be read, is refused with the user's path.
+fn single(path: &Path, root: &Path) -> Result<Option<String>, Refusal> {
     if let Some(at) = ObjectUrl::of(path) {
         let at = at.map_err(|why| {
             let text = format!("cannot read `{}`: {why}", shown(path));
@@ -310,8 +340,8 @@ fn single(path: &Path) -> Result<Option<String>, Refusal> {
         Err(Refusal::new(code, text))
     };
     // A FIFO is not waited for.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let opened = rustix::fs::open(path, flags, Mode::empty());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let opened = rustix::fs::open(root, flags, Mode::empty());
     let about = opened
         .map_err(Into::into)
         .and_then(|fd| std::fs::File::from(fd).metadata());
