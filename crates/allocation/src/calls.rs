@@ -1,7 +1,7 @@
 //! What `tarn run` asks of the world before and after it is driven: of all nodes at once. A node that is lost meanwhile gives no
 //! answer: what it has is not found, and not said to be missing.
 
-use crate::line::Answered;
+use crate::connection::Answered;
 use crate::world::{Allocation, on};
 use crate::{QUICK, THOROUGH};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,8 +77,8 @@ impl Allocation {
     fn begin(&self, calls: Vec<(NodeId, Call)>, patience: Duration) -> Asked {
         let mut answers = Vec::new();
         for (n, call) in calls {
-            if let Some(line) = self.node(n).and_then(|node| node.line.as_ref()) {
-                answers.push((n, line.call(call, patience)));
+            if let Some(connection) = self.node(n).and_then(|node| node.connection.as_ref()) {
+                answers.push((n, connection.call(call, patience)));
             }
         }
         // What was told before is said first.
@@ -205,7 +205,7 @@ impl Nodes for Allocation {
                 same.then_some(*part)
             };
             let names: Vec<_> = share.iter().filter_map(current).collect();
-            if let Some(node) = self.board.nodes.get_mut(n.at()) {
+            if let Some(node) = self.node_table.nodes.get_mut(n.at()) {
                 let news = self.parts.untold(names, &mut node.knows);
                 if !news.is_empty() {
                     self.tell(n, Told::Know(news));
@@ -232,7 +232,7 @@ impl Nodes for Allocation {
             // Under a name that stands for something else it is none of this run's parts.
             if let Some(info) = self.parts.get(*part).filter(|i| i.key == *key)
                 && let Place::Node(spot) = place
-                && let Some(node) = self.board.nodes.get_mut(spot.node.at())
+                && let Some(node) = self.node_table.nodes.get_mut(spot.node.at())
             {
                 let lies = (*part, spot.tier, key.clone());
                 node.holds.insert(lies, info.stored);
@@ -340,7 +340,7 @@ impl Nodes for Allocation {
             }
             Err(e) => left.push(e.0),
         }
-        for n in (0..self.board.nodes.len() as u32).map(NodeId) {
+        for n in (0..self.node_table.nodes.len() as u32).map(NodeId) {
             if !self.is_up(n) {
                 let name = self.name(n);
                 left.push(format!(
@@ -348,9 +348,11 @@ impl Nodes for Allocation {
                 ));
             }
         }
-        let Self { home, board, .. } = *self;
+        let Self {
+            home, node_table, ..
+        } = *self;
         left.extend(home.leave());
-        drop(board);
+        drop(node_table);
         left
     }
 

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Action;
-use tarn_base::id::{Spot, TransferId};
+use tarn_base::id::{TierRef, TransferId};
 use tarn_base::part::{PartMove, PartRef, Place, Transfer};
 
 /// Transfers to nodes, and those that follow them.
 #[derive(Default)]
 pub(crate) struct Chains {
     /// What brings which replica.
-    arriving: BTreeMap<(PartRef, Spot), TransferId>,
+    arriving: BTreeMap<(PartRef, TierRef), TransferId>,
     begun: BTreeSet<TransferId>,
     /// Followers that are not handed out yet, and what they wait for.
     waiting: BTreeMap<TransferId, (BTreeSet<TransferId>, Action)>,
@@ -19,7 +19,7 @@ pub(crate) struct Chains {
     /// Followers that wait no more.
     free: BTreeMap<TransferId, Action>,
     /// Replicas that will not come, of which the engine has not heard: what it orders meanwhile may read them.
-    untold: BTreeMap<(PartRef, Spot), TransferId>,
+    untold: BTreeMap<(PartRef, TierRef), TransferId>,
 }
 
 impl Chains {

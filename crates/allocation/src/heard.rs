@@ -3,10 +3,10 @@
 use crate::ENDING;
 use crate::orders::failed;
 use crate::parts::made;
-use crate::world::{Allocation, By, Moving, Node, Ready, Standing, on};
+use crate::world::{Allocation, By, Moving, Node, NodeState, Ready, on};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Imaged, Output};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_base::nodes::Attempt;
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_proto::node::{News, Told};
@@ -70,8 +70,8 @@ impl Allocation {
     fn happened(&mut self, n: NodeId, event: Event) {
         if let Event::Capacity { spot, bytes } = &event
             && spot.node == n
-            && let Some(Standing::Lost { capacities, .. }) =
-                self.node_mut(n).map(|node| &mut node.standing)
+            && let Some(NodeState::Lost { capacities, .. }) =
+                self.node_mut(n).map(|node| &mut node.node_state)
         {
             capacities.insert(spot.tier, *bytes);
             return;
@@ -179,7 +179,7 @@ impl Allocation {
             {
                 let bytes = stored.get(i).copied().unwrap_or(info.stored);
                 let lies = (m.part, spot.tier, info.key.clone());
-                if let Some(node) = self.board.nodes.get_mut(spot.node.at()) {
+                if let Some(node) = self.node_table.nodes.get_mut(spot.node.at()) {
                     node.holds.insert(lies, bytes);
                 }
             }
@@ -208,8 +208,8 @@ impl Allocation {
                 let part = made(output, instance, info.seq);
                 let known = self.parts.get(part).filter(|known| known.key != info.key);
                 earlier.extend(known.map(|known| (part, known.key.clone())));
-                for Spot { node, tier } in spots {
-                    if let Some(node) = self.board.nodes.get_mut(node.at()) {
+                for TierRef { node, tier } in spots {
+                    if let Some(node) = self.node_table.nodes.get_mut(node.at()) {
                         let lies = (part, *tier, info.key.clone());
                         node.holds.insert(lies, info.stored);
                     }
@@ -245,7 +245,7 @@ impl Allocation {
             },
         };
         if let Place::Node(spot) = at
-            && let Some(node) = self.board.nodes.get_mut(spot.node.at())
+            && let Some(node) = self.node_table.nodes.get_mut(spot.node.at())
         {
             node.holds.remove(&(part, spot.tier, key.clone()));
         }
@@ -266,7 +266,7 @@ impl Allocation {
             of_part.any(|(.., k)| k == key)
         };
         let brings = |m: &Moving| m.order.parts.iter().any(|m| m.part == part);
-        let is_there = self.board.nodes.iter().any(holds);
+        let is_there = self.node_table.nodes.iter().any(holds);
         if !is_there && !self.under_way.moving.values().any(brings) {
             self.home.gone(part, key);
         }

@@ -5,11 +5,11 @@
 mod borrow;
 mod calls;
 mod chains;
+mod connection;
+mod event_queue;
 mod heard;
-mod line;
 mod link;
 mod lost;
-mod mail;
 mod measure;
 mod orders;
 mod parts;
@@ -17,8 +17,8 @@ mod store;
 mod world;
 
 pub use borrow::{Lending, MAX_BORROWERS, borrow};
+pub use event_queue::EventQueue;
 pub use link::{Link, Linked, NoAnswer, Relink};
-pub use mail::Mail;
 pub use measure::{Between, MeasureError, measure, measure_links, rooms, sweep};
 pub use world::{Allocation, Config};
 

@@ -16,7 +16,7 @@ pub enum NoAnswer {
     Late(Duration),
 }
 
-/// A session with one node. What the node says unasked comes by [`crate::Mail`].
+/// A session with one node. What the node says unasked comes by [`crate::EventQueue`].
 pub trait Link: Send + Sync {
     /// Tells, without an answer; what is told is heard in order. May wait for the node to take it. False when the session
     /// is over.

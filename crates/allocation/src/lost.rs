@@ -1,18 +1,18 @@
 //! Nodes that are lost and come back. The engine hears of a loss, then of the end of all that was under way with the node,
 //! then perhaps that it is back: docs/cluster.md, "A node that is lost".
 
-use crate::line::Speaker;
+use crate::connection::NodeSender;
+use crate::event_queue::NodeEvent;
 use crate::link::Linked;
-use crate::mail::Letter;
 use crate::parts::Knows;
-use crate::world::{Allocation, By, Moving, Standing, nodes_of, on};
+use crate::world::{Allocation, By, Moving, NodeState, nodes_of, on};
 use crate::{QUICK, THOROUGH};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_base::action::{Action, Do};
 use tarn_base::event::{Event, PriorInstance, Whole};
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::id::{NodeId, TierId, TierRef};
 use tarn_base::nodes::Staying;
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 use tarn_base::reason::Reason;
@@ -47,9 +47,9 @@ impl Return {
     ///
     /// # Errors
     /// Why it cannot take part.
-    pub(crate) fn carry_out(self, speaker: &Speaker) -> Result<Returned, String> {
+    pub(crate) fn carry_out(self, node_sender: &NodeSender) -> Result<Returned, String> {
         let node = self.opening.node;
-        let ask = |call, patience| match speaker.call(call, patience)? {
+        let ask = |call, patience| match node_sender.call(call, patience)? {
             Answer::Failed(why) => Err(why),
             answer => Ok(answer),
         };
@@ -60,7 +60,7 @@ impl Return {
         }
         let news = self.lost.into_iter().map(Told::NodeLost);
         for told in news.chain([Told::Know(self.parts)]) {
-            if !speaker.tell(told) {
+            if !node_sender.tell(told) {
                 return Err("it was lost again".into());
             }
         }
@@ -107,7 +107,7 @@ impl Return {
 }
 
 fn at(node: NodeId, tier: TierId) -> Place {
-    Place::Node(Spot { node, tier })
+    Place::Node(TierRef { node, tier })
 }
 
 /// Replicas to be looked for, each under a name of its own: a part may lie there in several commits.
@@ -143,13 +143,13 @@ impl Allocation {
     pub(crate) fn lose(&mut self, n: NodeId, why: String) {
         let Some(node) = self.node_mut(n) else { return };
         let was_up = node.is_up();
-        if !was_up && node.line.is_none() {
+        if !was_up && node.connection.is_none() {
             return;
         }
         node.session += 1;
-        node.line = None;
+        node.connection = None;
         node.knows = Knows::new();
-        node.standing = Standing::lost();
+        node.node_state = NodeState::lost();
         let session = node.session;
         self.try_again(n, session);
         if !was_up {
@@ -217,14 +217,17 @@ impl Allocation {
 
     /// Tries to reach a lost node again for as long as the run lasts.
     fn try_again(&self, n: NodeId, session: u64) {
-        let (relink, mail) = (Arc::clone(&self.relink), self.board.mail.clone());
+        let (relink, event_queue) = (
+            Arc::clone(&self.relink),
+            self.node_table.event_queue.clone(),
+        );
         let (retry, thread) = (self.retry, std::thread::Builder::new());
         let thread = thread.name(format!("tarn-again-{n}"));
         let tries = move || {
-            while !mail.closed_within(retry) {
+            while !event_queue.closed_within(retry) {
                 if let Ok(linked) = relink(n, session) {
                     let link = Arc::clone(&linked.link);
-                    if !mail.put(Letter::Linked(n, session, linked)) {
+                    if !event_queue.put(NodeEvent::Linked(n, session, linked)) {
                         link.end();
                     }
                     return;
@@ -242,16 +245,16 @@ impl Allocation {
         let Some(session) = self.node(n).map(|node| node.session) else {
             return;
         };
-        let line = match self.line(n, session, linked) {
-            Ok(line) => line,
+        let connection = match self.connection(n, session, linked) {
+            Ok(connection) => connection,
             Err(e) => return self.lose(n, e.0),
         };
-        let others = (0..).map(NodeId).zip(&self.board.nodes);
+        let others = (0..).map(NodeId).zip(&self.node_table.nodes);
         let lost = others.filter(|(o, node)| *o != n && !node.is_up());
         let lost = lost.map(|(o, _)| o).collect();
         let opening = self.opening_of(n);
         let (protected, prior) = (self.protected.clone(), &self.opening.prior);
-        let Some(node) = self.board.nodes.get_mut(n.at()) else {
+        let Some(node) = self.node_table.nodes.get_mut(n.at()) else {
             return;
         };
         node.address = data;
@@ -284,8 +287,8 @@ impl Allocation {
             protected,
             pinned: self.pinned.clone(),
         };
-        let begun = line.make_ready(Box::new(with));
-        node.line = Some(line);
+        let begun = connection.make_ready(Box::new(with));
+        node.connection = Some(connection);
         if !begun {
             self.lose(n, "far too much waits to be said to it".into());
         }
@@ -295,7 +298,7 @@ impl Allocation {
         let Some(node) = self.node_mut(n) else { return };
         let lies = |w: &Whole| ((w.part, w.tier, w.key.clone()), w.stored);
         let lies = returned.whole.iter().map(lies).collect();
-        if let Standing::Lost { back, .. } = &mut node.standing {
+        if let NodeState::Lost { back, .. } = &mut node.node_state {
             *back = Some(returned);
             let lay = std::mem::replace(&mut node.holds, lies);
             for (part, _, key) in lay.into_keys() {
@@ -308,18 +311,21 @@ impl Allocation {
     pub(crate) fn back(&mut self) -> Option<Event> {
         let ready = |n: &NodeId| {
             let node = self.node(*n);
-            let back = node
-                .is_some_and(|node| matches!(node.standing, Standing::Lost { back: Some(_), .. }));
+            let back = node.is_some_and(|node| {
+                matches!(node.node_state, NodeState::Lost { back: Some(_), .. })
+            });
             back && !self.under_way.involves(*n) && !self.ready.iter().any(|r| r.nodes.contains(n))
         };
-        let n = (0..self.board.nodes.len() as u32).map(NodeId).find(ready)?;
+        let n = (0..self.node_table.nodes.len() as u32)
+            .map(NodeId)
+            .find(ready)?;
         let node = self.node_mut(n)?;
         let address = node.address.clone();
-        let standing = std::mem::replace(&mut node.standing, Standing::Up);
-        let Standing::Lost {
+        let node_state = std::mem::replace(&mut node.node_state, NodeState::Up);
+        let NodeState::Lost {
             back: Some(Returned { whole }),
             capacities: news,
-        } = standing
+        } = node_state
         else {
             return None;
         };

@@ -1,6 +1,6 @@
 //! The cluster of an allocation: what each of its nodes has.
 
-use crate::line::{Answered, TARN, ask};
+use crate::connection::{Answered, TARN, ask};
 use crate::link::Linked;
 use crate::{QUICK, THOROUGH};
 use std::collections::BTreeSet;

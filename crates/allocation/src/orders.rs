@@ -33,7 +33,7 @@ impl Allocation {
                 keys.push_back(key.clone());
                 self.hand(by, action)
             }
-            Do::Abandon { id } if self.forgo(*id) => Ok(()),
+            Do::Abandon { id } if self.abandon_queued(*id) => Ok(()),
             Do::Abandon { id } => match self.under_way.moving.get_mut(id) {
                 Some(moving) => {
                     moving.abandoned.get_or_insert_with(Instant::now);
@@ -93,7 +93,7 @@ impl Allocation {
 
     fn inform(&mut self, n: NodeId, of: &Do) {
         let names = named(of, n);
-        let Some(node) = self.board.nodes.get_mut(n.at()) else {
+        let Some(node) = self.node_table.nodes.get_mut(n.at()) else {
             return;
         };
         let news = self.parts.untold(names, &mut node.knows);

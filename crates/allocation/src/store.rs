@@ -126,7 +126,7 @@ impl Allocation {
     }
 
     /// A transfer that nobody has begun yet is abandoned. False if somebody has.
-    pub(crate) fn forgo(&mut self, id: TransferId) -> bool {
+    pub(crate) fn abandon_queued(&mut self, id: TransferId) -> bool {
         let moving = self.under_way.moving.get(&id);
         if !moving.is_some_and(|m| self.is_waiting(&m.order)) {
             return false;

@@ -1,10 +1,10 @@
 //! [`Allocation`]: the world of N nodes that are reached through links.
 
 use crate::chains::Chains;
-use crate::line::{Line, Looker};
+use crate::connection::{FileCheck, NodeConnection};
+use crate::event_queue::{EventQueue, NodeEvent};
 use crate::link::{Linked, Relink};
 use crate::lost::Returned;
-use crate::mail::{Letter, Mail};
 use crate::parts::{Holds, Knows, Parts};
 use crate::store::Store;
 use crate::{ABANDONED, ASK_IDLE, GOODBYE, LOOK, LOOK_OFTEN, QUICK};
@@ -30,7 +30,7 @@ pub struct Config {
     /// The nodes, in the order of the cluster, their sessions numbered 0.
     pub links: Vec<Linked>,
     /// Where these sessions put their news.
-    pub mail: Mail,
+    pub event_queue: EventQueue,
     /// Opens a new session with a lost node.
     pub relink: Relink,
     /// A node that takes nothing of what is said to it for so long is given up, and a step whose files cannot be looked at for so
@@ -44,7 +44,7 @@ pub struct Config {
 }
 
 /// Whether a node can be used, as the engine has been or will be told.
-pub(crate) enum Standing {
+pub(crate) enum NodeState {
     Up,
     /// It is lost: the engine is told, or will be before anything else that concerns it.
     Lost {
@@ -55,7 +55,7 @@ pub(crate) enum Standing {
     },
 }
 
-impl Standing {
+impl NodeState {
     pub(crate) fn lost() -> Self {
         Self::Lost {
             back: None,
@@ -68,9 +68,9 @@ impl Standing {
 pub(crate) struct Node {
     /// Counts the sessions with it; what comes of an earlier one does not count.
     pub(crate) session: u64,
-    pub(crate) standing: Standing,
+    pub(crate) node_state: NodeState,
     /// The queue to it, while there is a session.
-    pub(crate) line: Option<Line>,
+    pub(crate) connection: Option<NodeConnection>,
     pub(crate) address: Address,
     pub(crate) knows: Knows,
     /// Replicas of this run that lie there, or lay there when it was lost.
@@ -79,22 +79,22 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.standing, Standing::Up)
+        matches!(self.node_state, NodeState::Up)
     }
 }
 
 /// The nodes; says goodbye when it goes.
-pub(crate) struct Board {
+pub(crate) struct NodeTable {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) mail: Mail,
+    pub(crate) event_queue: EventQueue,
 }
 
-impl Drop for Board {
+impl Drop for NodeTable {
     fn drop(&mut self) {
-        let lines = self.nodes.iter().filter_map(|n| n.line.as_ref());
-        let waiting: Vec<_> = lines.map(|l| l.call(Call::Close, GOODBYE)).collect();
+        let connections = self.nodes.iter().filter_map(|n| n.connection.as_ref());
+        let waiting: Vec<_> = connections.map(|l| l.call(Call::Close, GOODBYE)).collect();
         // A session that cannot be heard because nobody reads its news must not wait for that.
-        self.mail.close();
+        self.event_queue.close();
         let until = Instant::now() + GOODBYE;
         for answer in waiting {
             // Who does not answer finds its session closed.
@@ -185,12 +185,12 @@ pub(crate) struct Ready {
 pub struct Allocation {
     pub(crate) home: Box<dyn Nodes>,
     pub(crate) home_knows: Knows,
-    pub(crate) board: Board,
+    pub(crate) node_table: NodeTable,
     pub(crate) opening: Opening,
     pub(crate) relink: Relink,
     pub(crate) retry: Duration,
     patience: Duration,
-    looker: Looker,
+    file_check: FileCheck,
     pub(crate) multi_node: Result<(), String>,
     pub(crate) one_namespace: Result<(), String>,
     pub(crate) images: Result<(), String>,
@@ -230,24 +230,24 @@ impl Allocation {
         opening.peers = ids.zip(addresses).collect();
         let node = |linked: &Linked| Node {
             session: 0,
-            standing: Standing::Up,
-            line: None,
+            node_state: NodeState::Up,
+            connection: None,
             address: linked.data.clone(),
             knows: Knows::new(),
             holds: Holds::new(),
         };
         let nodes = config.links.iter().map(node).collect();
-        let mail = config.mail;
+        let event_queue = config.event_queue;
         let mut this = Self {
             progress: config.home.progress(),
             home: config.home,
             home_knows: Knows::new(),
-            board: Board { nodes, mail },
+            node_table: NodeTable { nodes, event_queue },
             opening,
             relink: config.relink,
             retry: config.retry,
             patience: config.patience,
-            looker: Looker {
+            file_check: FileCheck {
                 changed_since: config.changed_since,
                 patience: config.patience,
                 out: Arc::default(),
@@ -268,9 +268,9 @@ impl Allocation {
             idle: None,
         };
         for (n, linked) in (0..).map(NodeId).zip(config.links) {
-            let line = this.line(n, 0, linked)?;
+            let connection = this.connection(n, 0, linked)?;
             if let Some(node) = this.node_mut(n) {
-                node.line = Some(line);
+                node.connection = Some(connection);
             }
         }
         let calls = this
@@ -299,10 +299,16 @@ impl Allocation {
         Ok(this)
     }
 
-    pub(crate) fn line(&self, n: NodeId, session: u64, linked: Linked) -> Result<Line, WorldError> {
-        let (mail, looker) = (self.board.mail.clone(), self.looker.clone());
+    pub(crate) fn connection(
+        &self,
+        n: NodeId,
+        session: u64,
+        linked: Linked,
+    ) -> Result<NodeConnection, WorldError> {
+        let (event_queue, file_check) =
+            (self.node_table.event_queue.clone(), self.file_check.clone());
         let name = linked.name;
-        Line::start(n, session, linked.link, mail, looker)
+        NodeConnection::start(n, session, linked.link, event_queue, file_check)
             .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
     }
 
@@ -357,11 +363,11 @@ impl Allocation {
     }
 
     pub(crate) fn node(&self, n: NodeId) -> Option<&Node> {
-        self.board.nodes.get(n.at())
+        self.node_table.nodes.get(n.at())
     }
 
     pub(crate) fn node_mut(&mut self, n: NodeId) -> Option<&mut Node> {
-        self.board.nodes.get_mut(n.at())
+        self.node_table.nodes.get_mut(n.at())
     }
 
     pub(crate) fn is_up(&self, n: NodeId) -> bool {
@@ -370,7 +376,7 @@ impl Allocation {
 
     /// The nodes that can be used.
     pub(crate) fn up(&self) -> impl Iterator<Item = NodeId> {
-        let nodes = (0..).map(NodeId).zip(&self.board.nodes);
+        let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
         nodes.filter(|(_, node)| node.is_up()).map(|(n, _)| n)
     }
 
@@ -382,43 +388,43 @@ impl Allocation {
 
     /// Tells a node, whether it can be used or is being made ready for that.
     pub(crate) fn tell(&mut self, n: NodeId, told: Told) {
-        let line = self.node(n).and_then(|node| node.line.as_ref());
-        if line.is_some_and(|line| !line.tell(told)) {
+        let connection = self.node(n).and_then(|node| node.connection.as_ref());
+        if connection.is_some_and(|connection| !connection.tell(told)) {
             self.lose(n, "far too much waits to be said to it".into());
         }
     }
 
     pub(crate) fn tell_others(&mut self, but: Option<NodeId>, told: &Told) {
-        for n in (0..self.board.nodes.len() as u32).map(NodeId) {
+        for n in (0..self.node_table.nodes.len() as u32).map(NodeId) {
             if Some(n) != but {
                 self.tell(n, told.clone());
             }
         }
     }
 
-    fn read(&mut self, letter: Letter) {
-        let (Letter::News(n, session, _)
-        | Letter::NotBegun(n, session, ..)
-        | Letter::Linked(n, session, _)
-        | Letter::Returned(n, session, _)) = &letter;
+    fn read(&mut self, node_event: NodeEvent) {
+        let (NodeEvent::News(n, session, _)
+        | NodeEvent::NotBegun(n, session, ..)
+        | NodeEvent::Linked(n, session, _)
+        | NodeEvent::Returned(n, session, _)) = &node_event;
         let (n, session) = (*n, *session);
         if self.node(n).is_none_or(|node| node.session != session) {
-            if let Letter::Linked(_, _, linked) = letter {
+            if let NodeEvent::Linked(_, _, linked) = node_event {
                 linked.link.end();
             }
             return;
         }
-        match letter {
-            Letter::News(_, _, Ok(news)) => self.heard(n, news),
-            Letter::News(_, _, Err(why)) => {
-                let line = self.node(n).and_then(|node| node.line.as_ref());
-                let known = line.and_then(Line::over);
+        match node_event {
+            NodeEvent::News(_, _, Ok(news)) => self.heard(n, news),
+            NodeEvent::News(_, _, Err(why)) => {
+                let connection = self.node(n).and_then(|node| node.connection.as_ref());
+                let known = connection.and_then(NodeConnection::over);
                 self.lose(n, known.unwrap_or(why));
             }
-            Letter::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why),
-            Letter::Linked(_, _, linked) => self.linked(n, linked),
-            Letter::Returned(_, _, Ok(returned)) => self.returned(n, returned),
-            Letter::Returned(_, _, Err(why)) => self.lose(n, why),
+            NodeEvent::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why),
+            NodeEvent::Linked(_, _, linked) => self.linked(n, linked),
+            NodeEvent::Returned(_, _, Ok(returned)) => self.returned(n, returned),
+            NodeEvent::Returned(_, _, Err(why)) => self.lose(n, why),
         }
     }
 
@@ -430,8 +436,8 @@ impl Allocation {
         self.looked = Instant::now();
         self.give_up_transfers();
         let patience = self.patience;
-        let stuck = |n: &Node| n.line.as_ref().is_some_and(|l| l.is_stuck(patience));
-        let nodes = (0..).map(NodeId).zip(&self.board.nodes);
+        let stuck = |n: &Node| n.connection.as_ref().is_some_and(|l| l.is_stuck(patience));
+        let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
         let stuck: Vec<_> = nodes.filter(|(_, n)| stuck(n)).map(|(n, _)| n).collect();
         for n in stuck {
             self.lose(n, format!("it has taken nothing for {patience:?}"));
@@ -440,9 +446,9 @@ impl Allocation {
 }
 
 impl Allocation {
-    fn lines(&self) -> impl Iterator<Item = (NodeId, &Line)> {
-        let nodes = (0..).map(NodeId).zip(&self.board.nodes);
-        nodes.filter_map(|(n, node)| Some((n, node.line.as_ref()?)))
+    fn connections(&self) -> impl Iterator<Item = (NodeId, &NodeConnection)> {
+        let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
+        nodes.filter_map(|(n, node)| Some((n, node.connection.as_ref()?)))
     }
 
     /// A run that has nothing to do but to wait for room does so for 10 s at most where nobody alive can give it back: the nodes
@@ -502,9 +508,9 @@ impl World for Allocation {
         self.order(action)?;
         if self.idle.is_some() && !self.under_way.nothing() {
             self.idle = None;
-            for (_, line) in self.lines() {
+            for (_, connection) in self.connections() {
                 // Nobody waits for the answer.
-                drop(line.call(Call::Idle(None), QUICK));
+                drop(connection.call(Call::Idle(None), QUICK));
             }
         }
         Ok(())
@@ -536,8 +542,8 @@ impl World for Allocation {
                 false => LOOK,
             };
             let left = until.map_or(look, |u| Duration::from_nanos(u - now).min(look));
-            if let Some(letter) = self.board.mail.take(left) {
-                self.read(letter);
+            if let Some(node_event) = self.node_table.event_queue.take(left) {
+                self.read(node_event);
             }
             self.look_after();
             self.note_idle(until.is_some())?;
@@ -556,8 +562,8 @@ impl World for Allocation {
                 self.home_says(event);
                 continue;
             }
-            let letter = self.board.mail.take(Duration::ZERO)?;
-            self.read(letter);
+            let node_event = self.node_table.event_queue.take(Duration::ZERO)?;
+            self.read(node_event);
         }
     }
 }

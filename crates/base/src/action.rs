@@ -2,7 +2,7 @@
 
 use crate::checkpoint::CheckpointId;
 use crate::hash::Hash;
-use crate::id::{DataId, InstanceId, PartitionId, Spot, StepId};
+use crate::id::{DataId, InstanceId, PartitionId, StepId, TierRef};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
 use crate::units::Time;
@@ -39,7 +39,7 @@ pub enum Do {
         /// The instance.
         instance: InstanceId,
         /// Its nodes in order, each with the tier of its inputs and outputs.
-        nodes: Vec<Spot>,
+        nodes: Vec<TierRef>,
         /// Bytes reserved on each of those tiers for what it will write.
         reserve: u64,
         /// When it is expected to end.
@@ -83,7 +83,7 @@ pub enum Do {
         /// Where it is stored.
         key: StoreKey,
         /// Where it lies.
-        at: Spot,
+        at: TierRef,
         /// Bytes that all cached data may take on that tier.
         share: u64,
     },
@@ -96,9 +96,9 @@ pub enum Do {
         /// The image.
         image: CheckpointId,
         /// Where it lies.
-        from: Spot,
+        from: TierRef,
         /// Where its copy is to lie.
-        to: Spot,
+        to: TierRef,
         /// Bytes that its copies may take there before others must make room.
         reserve: u64,
     },
@@ -107,7 +107,7 @@ pub enum Do {
         /// The instance.
         instance: InstanceId,
         /// Wherever it ran.
-        at: Vec<Spot>,
+        at: Vec<TierRef>,
     },
     /// Remove a partition that was kept for the workflow. The world says nothing of it.
     Discard {
@@ -116,7 +116,7 @@ pub enum Do {
         /// Where it is stored.
         key: StoreKey,
         /// Wherever it lies.
-        at: Vec<Spot>,
+        at: Vec<TierRef>,
     },
     /// Nothing but a reason worth knowing: something waits. The world does nothing.
     Note {
@@ -141,7 +141,7 @@ pub enum Subject {
     /// A dataset.
     Data(DataId),
     /// A tier.
-    Tier(Spot),
+    Tier(TierRef),
     /// The run.
     Run,
 }
@@ -170,7 +170,7 @@ pub struct Run {
     /// The element of a `foreach` step: `$TARN_ITEM` and `{item}`.
     pub item: Option<String>,
     /// Its nodes in order, each with the tier of its outputs and scratch.
-    pub nodes: Vec<Spot>,
+    pub nodes: Vec<TierRef>,
     /// For each `in` and `inout` (in the order of the step's uses) and each node, the replicas that make up
     /// what the node sees: `views[use][node]`; `out`s have an empty list of nodes.
     pub views: Vec<Vec<Vec<Held>>>,
@@ -193,7 +193,7 @@ pub struct Lent {
     /// Where it is stored: of one that is kept for the workflow, after the attempt that was the first to use it.
     pub key: StoreKey,
     /// Its tier on each of the step's nodes, in their order.
-    pub spots: Vec<Spot>,
+    pub spots: Vec<TierRef>,
     /// A step that used it has committed: it is not made anew if it is not there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filled: bool,
@@ -207,5 +207,5 @@ pub struct Held {
     /// Where it is stored.
     pub key: StoreKey,
     /// The tier it lies on.
-    pub spot: Spot,
+    pub spot: TierRef,
 }

@@ -1,7 +1,7 @@
 //! What there is to run on: hosts, nodes, tiers, the external store. Rates are bytes a second.
 
 use crate::energy::Draw;
-use crate::id::{NodeId, Spot};
+use crate::id::{NodeId, TierRef};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -125,7 +125,7 @@ impl Cluster {
     }
 
     /// The tier of a spot.
-    pub fn tier(&self, spot: Spot) -> &Tier {
+    pub fn tier(&self, spot: TierRef) -> &Tier {
         &self.nodes[spot.node.at()].tiers[spot.tier.at()]
     }
 }

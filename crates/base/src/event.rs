@@ -4,7 +4,7 @@ use crate::checkpoint::CheckpointId;
 use crate::cluster::Cluster;
 use crate::energy::Energy;
 use crate::hash::Hash;
-use crate::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use crate::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey};
 use crate::policy::Policy;
 use crate::units::Nanos;
@@ -88,7 +88,7 @@ pub enum Event {
     /// What this run may use of a tier has changed (another run took or returned room).
     Capacity {
         /// The tier.
-        spot: Spot,
+        spot: TierRef,
         /// Bytes that this run may use in all.
         bytes: u64,
     },
@@ -107,7 +107,7 @@ pub enum Event {
         pinned: Vec<DataId>,
         /// As in [`Start::set_aside`], now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        set_aside: Option<Vec<(Spot, u64)>>,
+        set_aside: Option<Vec<(TierRef, u64)>>,
     },
     /// A node is lost: what is on it cannot be read, nothing can be done there. What runs on it or moves from or to it is
     /// still told to have ended (`Ended`, `TransferFailed`, of kind [`FailureKind::NodeLost`]), after this, each as soon
@@ -179,12 +179,12 @@ pub struct Start {
     /// Bytes of tiers that kept data takes of which this run does not know: the capacities in `cluster` are without them. Older logs do
     /// not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub set_aside: Option<Vec<(Spot, u64)>>,
+    pub set_aside: Option<Vec<(TierRef, u64)>>,
 }
 
 impl Start {
     /// The run goes on: what it is to keep, and how much of the tiers it can have, is as the event says.
-    pub fn resume(&mut self, pinned: &[DataId], set_aside: Option<&[(Spot, u64)]>) {
+    pub fn resume(&mut self, pinned: &[DataId], set_aside: Option<&[(TierRef, u64)]>) {
         self.pin(pinned);
         if let Some(now) = set_aside {
             self.set_aside(now);
@@ -192,7 +192,7 @@ impl Start {
     }
 
     /// From now on kept data takes so much of the tiers.
-    pub fn set_aside(&mut self, now: &[(Spot, u64)]) {
+    pub fn set_aside(&mut self, now: &[(TierRef, u64)]) {
         set_aside(&mut self.cluster, &mut self.set_aside, now);
     }
 
@@ -226,10 +226,10 @@ pub fn pin(workflow: &mut Workflow, before: &mut Vec<(DataId, Keep)>, pinned: &[
 /// Takes from the capacities of tiers what is set aside now, after they have got back what was set aside before.
 pub fn set_aside(
     cluster: &mut Cluster,
-    before: &mut Option<Vec<(Spot, u64)>>,
-    now: &[(Spot, u64)],
+    before: &mut Option<Vec<(TierRef, u64)>>,
+    now: &[(TierRef, u64)],
 ) {
-    let mut change = |spot: &Spot, change: &mut dyn FnMut(&mut u64)| {
+    let mut change = |spot: &TierRef, change: &mut dyn FnMut(&mut u64)| {
         let node = cluster.nodes.get_mut(spot.node.at());
         if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
             change(&mut tier.capacity);
@@ -309,7 +309,7 @@ pub struct PriorData {
     /// What its workflow takes of tiers, which the run's cluster is without: each tier once, whatever else is read of that
     /// workflow. Bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub set_aside: Vec<(Spot, u64)>,
+    pub set_aside: Vec<(TierRef, u64)>,
 }
 
 /// A part of a [`PriorData`].
@@ -318,7 +318,7 @@ pub struct PriorPart {
     /// The part. Its hash is known.
     pub info: PartInfo,
     /// Where its replicas are stored: by the tier of this run's cluster, the folder.
-    pub at: Vec<(Spot, PathBuf)>,
+    pub at: Vec<(TierRef, PathBuf)>,
 }
 
 impl PriorData {
@@ -438,7 +438,7 @@ pub enum Imaged {
         /// Which.
         id: CheckpointId,
         /// Where the copy lies.
-        at: Spot,
+        at: TierRef,
         /// How long it took.
         took: Nanos,
     },
@@ -447,7 +447,7 @@ pub enum Imaged {
         /// Which.
         id: CheckpointId,
         /// Where the copy was to lie.
-        at: Spot,
+        at: TierRef,
         /// Why.
         why: String,
     },
@@ -461,7 +461,7 @@ pub struct Output {
     /// The version.
     pub version: u32,
     /// Its parts. A part that several nodes of the step hold alike is listed once, with all of them.
-    pub parts: Vec<(PartInfo, Vec<Spot>)>,
+    pub parts: Vec<(PartInfo, Vec<TierRef>)>,
 }
 
 /// What a step left in its working folder without declaring it.

@@ -10,7 +10,7 @@ pub use nodes::NodeLoss;
 
 use crate::action::{Action, Do, Outcome, Subject};
 use crate::event::{Ended, Event, Failure, Output, Start, Usage, of_others, version_hash};
-use crate::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
+use crate::id::{DataId, InstanceId, NodeId, StepId, TierRef, TransferId};
 use crate::part::{PartInfo, PartRef, Place, StoreKey, TransferKind};
 use crate::reason::Reason;
 use crate::units::Time;
@@ -49,9 +49,9 @@ pub struct History {
     /// What lies in the datasets' `dest`.
     pub delivered: BTreeMap<DataId, Delivery>,
     /// For each tier that ever held a replica: (time, bytes held from then on).
-    pub fill: BTreeMap<Spot, Vec<(Time, u64)>>,
+    pub fill: BTreeMap<TierRef, Vec<(Time, u64)>>,
     /// Changes of what the run may use of a tier: (time, bytes).
-    pub capacity: BTreeMap<Spot, Vec<(Time, u64)>>,
+    pub capacity: BTreeMap<TierRef, Vec<(Time, u64)>>,
     /// Bytes that did not move because they were where they were needed.
     pub retained: u64,
     /// Every loss of a node, in order.
@@ -604,7 +604,7 @@ impl History {
         old
     }
 
-    fn fill_changed(&mut self, spot: Spot, minus: u64, plus: u64) {
+    fn fill_changed(&mut self, spot: TierRef, minus: u64, plus: u64) {
         let points = self.fill.entry(spot).or_default();
         let last = points.last().map_or(0, |p| p.1);
         push_point(
@@ -657,7 +657,7 @@ impl History {
     }
 
     /// Bytes held on a tier now.
-    pub fn held(&self, spot: Spot) -> u64 {
+    pub fn held(&self, spot: TierRef) -> u64 {
         self.fill
             .get(&spot)
             .and_then(|f| f.last())
@@ -691,7 +691,7 @@ impl History {
             return format!("{why:?}");
         };
         let node = |n| self.node_name(n);
-        let tier = |s: Spot| {
+        let tier = |s: TierRef| {
             let tiers = start.cluster.nodes.get(s.node.at()).map(|n| &n.tiers);
             let tier = tiers.and_then(|t| t.get(s.tier.at()));
             let name = tier.map_or_else(|| s.tier.to_string(), |t| t.name.clone());
@@ -721,7 +721,7 @@ fn part_ref(data: DataId, version: u32, origin: u32, info: &PartInfo) -> PartRef
     }
 }
 
-fn spot_of(place: &Place) -> Option<Spot> {
+fn spot_of(place: &Place) -> Option<TierRef> {
     match place {
         Place::Node(spot) => Some(*spot),
         _ => None,
@@ -748,7 +748,7 @@ fn serves(why: &Reason) -> Option<InstanceId> {
 }
 
 /// The tier that is full.
-fn short_of_room(why: &Reason) -> Option<Spot> {
+fn short_of_room(why: &Reason) -> Option<TierRef> {
     match why {
         Reason::WaitForRoom { spot, .. }
         | Reason::MakingRoom { spot, .. }

@@ -79,7 +79,7 @@ impl fmt::Display for TransferId {
 
 /// A tier of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Spot {
+pub struct TierRef {
     /// The node.
     pub node: NodeId,
     /// The tier of that node.

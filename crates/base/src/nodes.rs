@@ -1,7 +1,7 @@
 //! Values of a run over several nodes: what is kept and cleaned there, what is going on.
 
 use crate::hash::Hash;
-use crate::id::{DataId, InstanceId, NodeId, Spot, TransferId};
+use crate::id::{DataId, InstanceId, NodeId, TierRef, TransferId};
 use crate::part::{Place, StoreKey, TransferKind};
 use crate::units::Time;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct Cleaned {
     pub removed: Vec<PathBuf>,
     /// Bytes on this run's tiers of protected replicas that the run does not know of.
     #[serde(with = "pairs")]
-    pub aside: BTreeMap<Spot, u64>,
+    pub aside: BTreeMap<TierRef, u64>,
     /// What it could not remove, a sentence each.
     pub trouble: Vec<String>,
 }
@@ -230,12 +230,12 @@ pub struct Live {
 
 /// A map with keys that are no strings, as a list of pairs.
 mod pairs {
-    use crate::id::Spot;
+    use crate::id::TierRef;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::collections::BTreeMap;
 
     pub(super) fn serialize<S: Serializer>(
-        m: &BTreeMap<Spot, u64>,
+        m: &BTreeMap<TierRef, u64>,
         s: S,
     ) -> Result<S::Ok, S::Error> {
         m.iter().collect::<Vec<_>>().serialize(s)
@@ -243,7 +243,7 @@ mod pairs {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         d: D,
-    ) -> Result<BTreeMap<Spot, u64>, D::Error> {
-        Ok(Vec::<(Spot, u64)>::deserialize(d)?.into_iter().collect())
+    ) -> Result<BTreeMap<TierRef, u64>, D::Error> {
+        Ok(Vec::<(TierRef, u64)>::deserialize(d)?.into_iter().collect())
     }
 }

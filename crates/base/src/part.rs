@@ -1,7 +1,7 @@
 //! Parts: the units in which versions are placed, moved, kept and evicted.
 
 use crate::hash::Hash;
-use crate::id::{DataId, Spot, TransferId};
+use crate::id::{DataId, TierRef, TransferId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ pub struct PartInfo {
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     /// A tier of a node.
-    Node(Spot),
+    Node(TierRef),
     /// The dataset's `source`.
     Source,
     /// A directory of the external store that holds a whole version: a `dest`, or a rescue.

@@ -31,7 +31,7 @@ pub enum Order {
 /// What is done with the data of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Handling {
+pub enum DataMode {
     /// Everything is read from the external store and written there, by the job itself.
     StageThrough,
     /// Like `stage-through`, but what happens to lie on the job's nodes is read there.
@@ -48,7 +48,7 @@ pub struct Policy {
     /// The order.
     pub order: Order,
     /// The handling of data: `Keep` with `Data` and `Energy`, one of the others with the others.
-    pub handling: Handling,
+    pub data_mode: DataMode,
     /// With `Greedy`: a job that has waited so long is not overtaken any more.
     pub patience: Option<Nanos>,
     /// With `Data` and `Energy`: the most that workflows which overtake the first ordinary job that waits may delay it,
@@ -83,15 +83,15 @@ impl Policy {
         named == *other
     }
 
-    /// A policy with its default settings. `None` handling: the usual one of that order.
-    pub fn new(order: Order, handling: Option<Handling>) -> Self {
+    /// A policy with its default settings. No data mode: the usual one of that order.
+    pub fn new(order: Order, data_mode: Option<DataMode>) -> Self {
         let usual = match order {
-            Order::Data | Order::Energy => Handling::Keep,
-            _ => Handling::StageThrough,
+            Order::Data | Order::Energy => DataMode::Keep,
+            _ => DataMode::StageThrough,
         };
         Self {
             order,
-            handling: handling.unwrap_or(usual),
+            data_mode: data_mode.unwrap_or(usual),
             patience: None,
             bound: DEFAULT_BOUND,
             lead: DEFAULT_LEAD,
@@ -122,7 +122,7 @@ pub enum PolicyError {
          stage-through for heft+stage-through"
     )]
     UnknownOrder(String),
-    /// No such handling, or not with this order.
+    /// No such data mode, or not with this order.
     #[error(
         "`{0}` is no way of handling data for {1}; fcfs, greedy, easy, sjf-easy, heft and same-nodes take \
          `+stage-through` or `+cache`, data and energy take none"
@@ -149,27 +149,27 @@ impl FromStr for Policy {
         if text == STAGE_THROUGH {
             return Ok(Self {
                 alias: true,
-                ..Self::new(Order::Heft, Some(Handling::StageThrough))
+                ..Self::new(Order::Heft, Some(DataMode::StageThrough))
             });
         }
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        let (order_name, handling) = match name.split_once('+') {
-            Some((order, handling)) => (order, Some(handling)),
+        let (order_name, data_mode) = match name.split_once('+') {
+            Some((order, data_mode)) => (order, Some(data_mode)),
             None => (name, None),
         };
         let found = Self::ORDERS.iter().find(|(n, _)| *n == order_name);
         let order = found.map(|(_, o)| *o);
         let order = order.ok_or_else(|| PolicyError::UnknownOrder(order_name.into()))?;
         let own = matches!(order, Order::Data | Order::Energy);
-        let handling = match handling {
+        let data_mode = match data_mode {
             None => None,
-            Some("stage-through") if !own => Some(Handling::StageThrough),
-            Some("cache") if !own => Some(Handling::Cache),
+            Some("stage-through") if !own => Some(DataMode::StageThrough),
+            Some("cache") if !own => Some(DataMode::Cache),
             Some(other) => {
                 return Err(PolicyError::BadHandling(other.into(), order_name.into()));
             }
         };
-        let mut policy = Self::new(order, handling);
+        let mut policy = Self::new(order, data_mode);
         let mut given = Vec::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             let key = setting.split('=').next().unwrap_or(setting);
@@ -229,10 +229,10 @@ impl fmt::Display for Policy {
         }
         let name = Self::ORDERS.iter().find(|(_, o)| *o == self.order);
         f.write_str(name.map_or("", |(n, _)| n))?;
-        if self.handling == Handling::Cache {
+        if self.data_mode == DataMode::Cache {
             f.write_str("+cache")?;
         }
-        let default = Self::new(self.order, Some(self.handling));
+        let default = Self::new(self.order, Some(self.data_mode));
         let mut settings = Vec::new();
         if let Some(patience) = self.patience {
             settings.push(format!("patience={}ns", patience).replace("000000000ns", "s"));
@@ -283,7 +283,7 @@ mod tests {
         let same: Policy = "easy+stage-through".parse().expect("the usual handling");
         assert_eq!(same, Policy::new(Order::Easy, None));
         let old: Policy = serde_json::from_str("\"stage-through\"").expect("as in old logs");
-        assert!(old.same_as(&Policy::new(Order::Heft, Some(Handling::StageThrough))));
+        assert!(old.same_as(&Policy::new(Order::Heft, Some(DataMode::StageThrough))));
         assert_eq!(old.to_string(), "stage-through");
         let bounded: Policy = "data:bound=60s".parse().expect("a bound");
         assert_eq!(bounded.bound, 60 * SECOND);

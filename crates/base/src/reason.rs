@@ -2,7 +2,7 @@
 
 use crate::action::Subject;
 use crate::checkpoint::CheckpointId;
-use crate::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId, TransferId};
+use crate::id::{DataId, InstanceId, NodeId, PartitionId, StepId, TierRef, TransferId};
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
@@ -151,7 +151,7 @@ pub enum Reason {
     /// A tier is full and what is under way can still free room there.
     WaitForRoom {
         /// The tier.
-        spot: Spot,
+        spot: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -160,7 +160,7 @@ pub enum Reason {
     /// A tier is full and replicas are on their way off it.
     MakingRoom {
         /// The tier.
-        spot: Spot,
+        spot: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -175,7 +175,7 @@ pub enum Reason {
     /// A tier is full, and it is not this run that can free room: others hold a part of it.
     WaitForOthers {
         /// The tier.
-        spot: Spot,
+        spot: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -186,7 +186,7 @@ pub enum Reason {
     /// A tier is full and this is not needed by anything that waits.
     EvictForRoom {
         /// The tier.
-        spot: Spot,
+        spot: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -195,7 +195,7 @@ pub enum Reason {
     /// A tier is full, everything on it is needed: this goes to a slower tier.
     DemoteForRoom {
         /// The tier.
-        spot: Spot,
+        spot: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -204,7 +204,7 @@ pub enum Reason {
     /// A tier is full, slower tiers too: this goes to the external store.
     DrainForRoom {
         /// The tier.
-        spot: Spot,
+        spot: TierRef,
         /// Bytes wanted.
         want: u64,
         /// Bytes free.
@@ -319,13 +319,13 @@ impl Reason {
         &self,
         workflow: &Workflow,
         node: &dyn Fn(NodeId) -> String,
-        tier: &dyn Fn(Spot) -> String,
+        tier: &dyn Fn(TierRef) -> String,
         instance: &dyn Fn(InstanceId) -> String,
     ) -> String {
         let inst = |i: &InstanceId| instance(*i);
-        let tier = |s: &Spot| tier(*s);
+        let tier = |s: &TierRef| tier(*s);
         let node = |n: &NodeId| node(*n);
-        let room = |s: &Spot, want: &u64, free: &u64| {
+        let room = |s: &TierRef, want: &u64, free: &u64| {
             format!(
                 "{} wanted on {}, {} free",
                 Bytes(*want),

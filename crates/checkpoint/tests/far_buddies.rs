@@ -442,7 +442,7 @@ fn struck(nodes: &mut [Node; 2], step: u64, after: u64, strike: impl FnOnce(&mut
 
 #[test]
 fn a_rank_that_is_killed_as_copies_are_written_costs_its_version_at_most() {
-    let mut hurt = false;
+    let mut was_degraded = false;
     for (transport, after) in [(TCP, 0), (TCP, 40), (SHM, 0), (SHM, 40)] {
         let Some(site) = Site::new(transport) else {
             return;
@@ -458,7 +458,7 @@ fn a_rank_that_is_killed_as_copies_are_written_costs_its_version_at_most() {
         assert!(since.elapsed() < LONG, "{:?}", since.elapsed());
         let [committed, failed] = ["committed 1.2", "failed Lost"].map(|w| said.starts_with(w));
         assert!(committed || failed, "{said}");
-        hurt |= said.contains("rank 1");
+        was_degraded |= said.contains("rank 1");
         kill(nodes);
         // The next generation: windows of its own, to memory of its own.
         let mut nodes = site.begin();
@@ -477,12 +477,15 @@ fn a_rank_that_is_killed_as_copies_are_written_costs_its_version_at_most() {
         std::fs::remove_dir_all(site.node(0).join("memory")).unwrap();
         assert_eq!(restored(&mut site.begin()), "restored 2.1 step 11 true");
     }
-    assert!(hurt, "it was never killed while something was written");
+    assert!(
+        was_degraded,
+        "it was never killed while something was written"
+    );
 }
 
 #[test]
 fn a_rank_that_stands_still_as_copies_are_written_is_not_waited_for_and_harms_nothing_later() {
-    let mut hurt = false;
+    let mut was_degraded = false;
     for (transport, after) in [(TCP, 0), (TCP, 20), (SHM, 0), (SHM, 20)] {
         let Some(site) = Site::new(transport) else {
             return;
@@ -497,7 +500,7 @@ fn a_rank_that_stands_still_as_copies_are_written_is_not_waited_for_and_harms_no
         let since = Instant::now();
         let said = struck(&mut nodes, 2, after, |node| node.signal("-STOP"));
         assert!(said.starts_with("committed 1.2"), "{said}");
-        hurt |= said.contains("rank 1 did not answer");
+        was_degraded |= said.contains("rank 1 did not answer");
         assert!(since.elapsed() < Duration::from_secs(site.patience + 20));
         nodes[1].signal("-CONT");
         let said = nodes[1].answers();
@@ -513,7 +516,10 @@ fn a_rank_that_stands_still_as_copies_are_written_is_not_waited_for_and_harms_no
         assert_eq!(restored(&mut nodes), "restored 1.3 step 3 true");
         kill(nodes);
     }
-    assert!(hurt, "it was never stopped while something was written");
+    assert!(
+        was_degraded,
+        "it was never stopped while something was written"
+    );
 }
 
 #[test]

@@ -74,7 +74,9 @@ fn waits_for(workflow: &Workflow, history: &History, step: &Step) -> Vec<String>
 /// What a run that has decided nothing about something can say all the same: where to look instead.
 fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: &str) -> String {
     if what.is_empty() {
-        return format!("nothing has failed in {run} so far; `tarn why STEP` and `tarn why DATASET` say why something was done");
+        return format!(
+            "nothing has failed in {run} so far; `tarn why STEP` and `tarn why DATASET` say why something was done"
+        );
     }
     let text = format!("{run} has decided nothing about `{what}`");
     if let Some(step) = workflow.steps.iter().find(|s| s.name == what) {

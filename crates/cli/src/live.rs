@@ -18,14 +18,14 @@ const BEAT: Duration = Duration::from_secs(1);
 
 /// Writes the file until it is dropped, which removes it. Somebody's wish that the run stop is passed on to this process as
 /// SIGTERM.
-pub(crate) struct Beacon {
+pub(crate) struct StatusFile {
     path: PathBuf,
     cancel: PathBuf,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Beacon {
+impl StatusFile {
     /// `now`: nanoseconds since the run's start.
     pub(crate) fn new(state: &StateDir, run: &str, progress: Progress, now: Time) -> Self {
         let (path, cancel) = (state.live(run), state.cancel(run));
@@ -67,7 +67,7 @@ impl Beacon {
     }
 }
 
-impl Drop for Beacon {
+impl Drop for StatusFile {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

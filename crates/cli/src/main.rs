@@ -3,7 +3,6 @@
 mod args;
 mod bench;
 mod block;
-mod chronicle;
 mod ckpt;
 mod cluster;
 mod data;
@@ -24,6 +23,7 @@ mod print;
 mod progress;
 mod reproduce;
 mod run;
+mod run_log;
 mod sim;
 mod slurm;
 mod state;

@@ -17,7 +17,7 @@ use tarn_base::action::{Do, Outcome};
 use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Failure, Options, Start};
 use tarn_base::history::History;
-use tarn_base::id::{DataId, Spot};
+use tarn_base::id::{DataId, TierRef};
 use tarn_base::merge;
 use tarn_base::part::{PartInfo, StoreKey};
 use tarn_base::reason::Reason;
@@ -414,7 +414,7 @@ fn peaks(start: &Start, world: &Simulation) -> Vec<Peak> {
         let peak = move |(t, tier): (u32, tarn_base::cluster::Tier)| Peak {
             node: name.clone(),
             tier: tier.name,
-            peak: world.peak(Spot {
+            peak: world.peak(TierRef {
                 node: tarn_base::id::NodeId(n),
                 tier: tarn_base::id::TierId(t),
             }),

@@ -1,9 +1,9 @@
 //! What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, events as JSON.
 
-use crate::chronicle;
 use crate::print::{self, say};
 use crate::run::changes::Changes;
 use crate::run::dropped::Dropped;
+use crate::run_log;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
@@ -74,7 +74,7 @@ impl Watcher {
     pub(crate) fn see(&mut self, record: &Record) {
         self.history
             .apply(record.now, &record.event, &record.actions);
-        chronicle::tell(&self.history, record);
+        run_log::tell(&self.history, record);
         if self.json {
             // What cannot be printed does not stop the run; its end tells.
             let _ = print::json(record);

@@ -3,10 +3,10 @@
 use crate::args::{Cli, Isolation, ResumeArgs, RunArgs};
 use crate::data::missing::missing;
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::live::Beacon;
+use crate::live::StatusFile;
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
-use crate::{chronicle, cluster, state, workflow};
+use crate::{cluster, run_log, state, workflow};
 use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
 use changes::Changes;
@@ -28,7 +28,7 @@ use tarn_base::id::StepId;
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
-use tarn_base::policy::{Handling, Order};
+use tarn_base::policy::{DataMode, Order};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
 use tarn_engine::Engine;
@@ -383,8 +383,8 @@ impl Session {
             let rate = start.cluster.peer.write as f64 / 1e6;
             say!("each node takes from other nodes at most {rate} MB/s (--peer-rate)");
         }
-        chronicle::start(cli, &state, &start.run)?;
-        let beacon = Beacon::new(&state, &start.run, world.progress(), world.now());
+        run_log::start(cli, &state, &start.run)?;
+        let status_file = StatusFile::new(&state, &start.run, world.progress(), world.now());
         let changes = seen.as_ref().map(|s| s.changes.clone());
         let mut watcher = Watcher::new(cli.json, &start, history, world.progress());
         watcher.tells(changes.unwrap_or_default(), &start.workflow);
@@ -411,7 +411,7 @@ impl Session {
         if let Some(seen) = seen {
             seen.end(&start, watcher.history(), &state.run(&start.run));
         }
-        drop((journal, beacon));
+        drop((journal, status_file));
         if let Some(energy) = energy {
             energy.say_sum();
         }
@@ -548,7 +548,7 @@ pub(crate) fn check(
     able(parsed, cluster, &abilities)?;
     let homeless = tarn_flow::needs_external(&parsed.workflow);
     let policy = args.policy;
-    if policy.handling != Handling::Keep
+    if policy.data_mode != DataMode::Keep
         && parsed.workflow.external.is_none()
         && !homeless.is_empty()
     {

@@ -81,10 +81,10 @@ impl Place {
 pub(crate) struct Socket {
     stream: TcpStream,
     place: Place,
-    stranger: Option<Stranger>,
+    stranger: Option<PendingConnection>,
 }
 
-struct Stranger {
+struct PendingConnection {
     /// Says `Ok` when it has proven itself, an error when it has to go.
     end: oneshot::Receiver<()>,
     until: Pin<Box<Sleep>>,
@@ -114,7 +114,7 @@ impl Socket {
         Self {
             stream,
             place,
-            stranger: Some(Stranger { end, until }),
+            stranger: Some(PendingConnection { end, until }),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::peers::{Host, Peers};
 use crate::progress::Running;
 use crate::waits::Waits;
-use crate::work::{Done, Job, Kept, Memory, Plan, Spot, Workers, set_tag};
+use crate::work::{Done, Endpoint, Job, Kept, Memory, Plan, Workers, set_tag};
 use crate::{Fault, progress};
 use anyhow::Context;
 use roots::Roots;
@@ -472,7 +472,7 @@ impl Server {
         if let (
             Some(host),
             Some(_),
-            Spot::Memory {
+            Endpoint::Memory {
                 region,
                 offset,
                 length,

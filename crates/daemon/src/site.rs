@@ -3,10 +3,10 @@
 
 mod admit;
 mod audit;
-mod crew;
 mod inventory;
 mod keys;
 mod memory;
+mod pool;
 mod project;
 mod session;
 mod shelf;
@@ -25,8 +25,8 @@ use admit::Door;
 use anyhow::Context;
 use audit::Audit;
 use clap::Parser;
-use crew::{Crew, Posts};
 use memory::JobMemory;
+use pool::{Posts, WorkerPool};
 use rustix::fs::{Mode, Uid as Owner};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stores::{Stores, Wanted, folder_of_root};
 use strangers::Place;
-use talk::Manner;
+use talk::WorkerConfig;
 use tarn_base::codes::Exit;
 use tarn_fabric::Transport;
 use tarn_journal::LockError;
@@ -123,7 +123,7 @@ struct Site {
     node: String,
     stores: Arc<Stores>,
     boot: String,
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     memory: JobMemory,
     door: Door,
     audit: Arc<Audit>,
@@ -162,26 +162,26 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let memory = JobMemory::new(&options.run_dir)
         .with_context(|| format!("no place for jobs' memory in {}", options.run_dir.display()))
         .map_err(state)?;
-    let manner = Manner {
+    let worker_config = WorkerConfig {
         sealed: options.transport == Transport::Sealed,
         external_rate: options.external_rate,
         object_endpoint: options.object_endpoint.clone(),
         peer_rate: options.peer_rate,
         move_rate: options.move_rate,
     };
-    let crew = Crew {
+    let pool = WorkerPool {
         stores: Arc::clone(&stores),
         memory: memory.all().to_owned(),
         locks: options.run_dir.join(WORKERS),
         node: node.clone(),
         min_uid: options.min_uid,
-        manner,
+        worker_config,
         audit: Arc::clone(&audit),
         posts: Posts::default(),
         secrets: Mutex::default(),
     };
     let site = Arc::new(Site {
-        crew: Arc::new(crew),
+        pool: Arc::new(pool),
         memory,
         door: Door::new(&options.run_dir, Arc::clone(&stores)),
         boot: boot(),

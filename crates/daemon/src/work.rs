@@ -38,7 +38,7 @@ const MAX_THREADS: usize = 64;
 
 /// One end of a movement.
 #[derive(Debug, Clone)]
-pub(crate) enum Spot {
+pub(crate) enum Endpoint {
     /// A path: below a space's root, or outside.
     Path {
         /// The space's name and root; `None` outside.
@@ -67,9 +67,9 @@ pub(crate) enum Spot {
 pub(crate) struct Plan {
     pub(crate) id: TaskId,
     pub(crate) verb: Verb,
-    pub(crate) from: Spot,
+    pub(crate) from: Endpoint,
     /// Of copies and moves.
-    pub(crate) to: Option<Spot>,
+    pub(crate) to: Option<Endpoint>,
     /// Of a partition: the bytes that it is to have.
     pub(crate) allocation: Option<(u64, Allocation)>,
     /// Names and roots of the dataspaces, which a destination outside must have nothing to do with.
@@ -111,7 +111,7 @@ impl Plan {
         root: impl Fn(&str) -> Option<PathBuf>,
     ) -> Result<Option<Self>, Refusal> {
         let spot = |place: &Place, region: &Option<Region>| match place {
-            Place::Space { name, path } => Ok(Spot::Path {
+            Place::Space { name, path } => Ok(Endpoint::Path {
                 space: Some((
                     name.clone(),
                     root(name).ok_or_else(|| {
@@ -122,18 +122,18 @@ impl Plan {
                 path: path.0.clone(),
             }),
             Place::External(place) => Ok(match tarn_tasks::outside(place)? {
-                Outside::Path(path) => Spot::Path { space: None, path },
-                Outside::Object(at) => Spot::Object(at),
+                Outside::Path(path) => Endpoint::Path { space: None, path },
+                Outside::Object(at) => Endpoint::Object(at),
             }),
             Place::Memory { offset, length, .. } => match region {
-                Some(region) => Ok(Spot::Memory {
+                Some(region) => Ok(Endpoint::Memory {
                     region: region.clone(),
                     offset: *offset,
                     length: *length,
                 }),
                 None => Err(Refusal::new(Code::Lost, "the memory is gone")),
             },
-            Place::Node { node, space, path } => Ok(Spot::Far {
+            Place::Node { node, space, path } => Ok(Endpoint::Far {
                 node: node.clone(),
                 space: space.clone(),
                 path: path.0.clone(),
@@ -174,7 +174,7 @@ impl Plan {
     fn root(&self) -> Option<&Path> {
         let ends = [self.to.as_ref(), Some(&self.from)];
         ends.into_iter().flatten().find_map(|spot| match spot {
-            Spot::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
+            Endpoint::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
             _ => None,
         })
     }
@@ -200,7 +200,7 @@ impl Plan {
     /// The node whose link it uses.
     fn link(&self) -> Option<&str> {
         match &self.from {
-            Spot::Far { node, .. } => Some(node),
+            Endpoint::Far { node, .. } => Some(node),
             _ => None,
         }
     }
@@ -208,13 +208,14 @@ impl Plan {
     /// Where it puts something outside.
     pub(crate) fn fills_outside(&self) -> Option<&[u8]> {
         match &self.to {
-            Some(Spot::Path { space: None, path }) if self.handed.is_none() => Some(path),
+            Some(Endpoint::Path { space: None, path }) if self.handed.is_none() => Some(path),
             _ => None,
         }
     }
 
     fn is_outside(&self) -> bool {
-        let outside = |s: &Spot| matches!(s, Spot::Path { space: None, .. } | Spot::Object(_));
+        let outside =
+            |s: &Endpoint| matches!(s, Endpoint::Path { space: None, .. } | Endpoint::Object(_));
         outside(&self.from) || self.to.as_ref().is_some_and(outside)
     }
 }
@@ -387,7 +388,7 @@ impl Shared {
             }
             Job::Discard(plan) => {
                 match &plan.to {
-                    Some(Spot::Object(at)) => object::withdraw(self, &plan, at, true),
+                    Some(Endpoint::Object(at)) => object::withdraw(self, &plan, at, true),
                     _ => copy::discard(self, &plan),
                 }
                 remote::discard(self, &plan);
@@ -402,13 +403,13 @@ impl Shared {
             return partition::measure(plan, *bytes, how);
         }
         match &plan.from {
-            Spot::Memory { length, .. } => Ok(Size {
+            Endpoint::Memory { length, .. } => Ok(Size {
                 bytes: *length,
                 room: *length,
             }),
-            Spot::Path { .. } => copy::measure(self, plan, control),
-            Spot::Object(at) => object::measure(self, at, control),
-            Spot::Far { .. } => remote::measure(self, plan, control),
+            Endpoint::Path { .. } => copy::measure(self, plan, control),
+            Endpoint::Object(at) => object::measure(self, at, control),
+            Endpoint::Far { .. } => remote::measure(self, plan, control),
         }
     }
 
@@ -423,19 +424,19 @@ impl Shared {
             return partition::allocate(plan, *bytes, how);
         }
         match (&plan.from, &plan.to) {
-            (from, None) => copy::remove_spot(self, plan, from),
-            (from, Some(Spot::Object(to))) => object::put(self, plan, from, to, control),
-            (Spot::Object(from), Some(to @ Spot::Path { .. })) => {
+            (from, None) => copy::remove_endpoint(self, plan, from),
+            (from, Some(Endpoint::Object(to))) => object::put(self, plan, from, to, control),
+            (Endpoint::Object(from), Some(to @ Endpoint::Path { .. })) => {
                 object::fetch(self, plan, from, to, control)
             }
-            (Spot::Object(from), Some(to)) => object::load(self, plan, from, to, control),
-            (from @ Spot::Path { .. }, Some(to @ Spot::Path { .. })) => {
+            (Endpoint::Object(from), Some(to)) => object::load(self, plan, from, to, control),
+            (from @ Endpoint::Path { .. }, Some(to @ Endpoint::Path { .. })) => {
                 copy::copy(self, plan, from, to, control)
             }
-            (Spot::Far { .. }, Some(to @ Spot::Path { .. })) => {
+            (Endpoint::Far { .. }, Some(to @ Endpoint::Path { .. })) => {
                 remote::fetch(self, plan, to, control)
             }
-            (Spot::Far { .. }, Some(to)) => remote::load(self, plan, to, control),
+            (Endpoint::Far { .. }, Some(to)) => remote::load(self, plan, to, control),
             (from, Some(to)) => memory::copy(self, plan, from, to, control),
         }
     }

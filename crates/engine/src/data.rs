@@ -4,7 +4,7 @@ use crate::entries::Expected;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::event::version_hash;
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{DataId, NodeId, TierId, TierRef, TransferId};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 use tarn_base::workflow::{Role, Workflow};
@@ -150,7 +150,7 @@ impl Part {
     }
 
     /// The fastest tier of a node that has it.
-    pub(crate) fn on_node(&self, node: NodeId) -> Option<Spot> {
+    pub(crate) fn on_node(&self, node: NodeId) -> Option<TierRef> {
         let (first, last) = (spot(node, 0), spot(node, u32::MAX));
         let mut range = self.replicas.range(Place::Node(first)..=Place::Node(last));
         range.find_map(|(p, r)| match p {
@@ -170,7 +170,7 @@ impl Part {
     }
 
     /// Whether a replica is on its way to this node, on this tier or a faster one.
-    pub(crate) fn incoming(&self, at: Spot) -> bool {
+    pub(crate) fn incoming(&self, at: TierRef) -> bool {
         let range = self
             .replicas
             .range(Place::Node(spot(at.node, 0))..=Place::Node(at));
@@ -180,8 +180,8 @@ impl Part {
     }
 }
 
-fn spot(node: NodeId, tier: u32) -> Spot {
-    Spot {
+fn spot(node: NodeId, tier: u32) -> TierRef {
+    TierRef {
         node,
         tier: TierId(tier),
     }

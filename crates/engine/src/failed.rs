@@ -6,7 +6,7 @@ use crate::steps::{Instance, Placed, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Subject;
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::{InstanceId, NodeId, Spot, StepId};
+use tarn_base::id::{InstanceId, NodeId, StepId, TierRef};
 use tarn_base::part::{PartRef, Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 
@@ -231,7 +231,7 @@ impl State {
     /// Whether an attempt that ran out of room is to be repeated with room for what it was seen to write: once, where that
     /// would fit onto its tier, and was more than was set aside.
     fn learns_size(&self, id: InstanceId, placed: &Placed, written: u64) -> bool {
-        let capacity = |s: &Spot| self.start.cluster.tier(*s).capacity;
+        let capacity = |s: &TierRef| self.start.cluster.tier(*s).capacity;
         let fits = placed.spots.iter().all(|s| written <= capacity(s));
         let first = |i: &Instance| i.outgrown.is_none();
         fits && written > placed.reserve && self.steps.instance(id).is_some_and(first)

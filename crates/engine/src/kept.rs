@@ -6,13 +6,13 @@ use tarn_base::action::Run;
 use tarn_base::bounds::MAX_RESTARTS;
 use tarn_base::checkpoint::CheckpointId;
 use tarn_base::event::Imaged;
-use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::id::{InstanceId, NodeId, TierRef};
 
 /// The checkpoints of an instance.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// Wherever it ran since it has committed last.
-    pub(crate) spots: BTreeSet<Spot>,
+    pub(crate) spots: BTreeSet<TierRef>,
     /// The newest that could be restored when its last attempt had failed.
     pub(crate) last: Option<CheckpointId>,
     /// The same of all attempts: what was lost or not seen once is no progress when it is there again.
@@ -27,20 +27,20 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     /// The newest at each place.
-    pub(crate) whole: BTreeMap<Spot, CheckpointId>,
+    pub(crate) whole: BTreeMap<TierRef, CheckpointId>,
     /// The newest that was taken and is to be copied: where it lies, and its bytes.
-    pub(crate) taken: Option<(CheckpointId, Spot, u64)>,
+    pub(crate) taken: Option<(CheckpointId, TierRef, u64)>,
     /// Whither one is being copied.
-    pub(crate) copying: Option<Spot>,
+    pub(crate) copying: Option<TierRef>,
     /// Where copies lie or will, and the bytes that are set aside for them there. Also where newer ones have not found room any more: what
     /// lies there stays until it is forgotten.
-    pub(crate) buddies: BTreeMap<Spot, u64>,
+    pub(crate) buddies: BTreeMap<TierRef, u64>,
 }
 
 impl Images {
     /// Where the newest is of those on nodes that can be used; of equals where it was taken.
-    pub(crate) fn best(&self, taken_at: Option<NodeId>) -> Option<(Spot, CheckpointId)> {
-        let rank = |(spot, id): &(Spot, CheckpointId)| (*id, Some(spot.node) == taken_at);
+    pub(crate) fn best(&self, taken_at: Option<NodeId>) -> Option<(TierRef, CheckpointId)> {
+        let rank = |(spot, id): &(TierRef, CheckpointId)| (*id, Some(spot.node) == taken_at);
         self.whole.iter().map(|(s, id)| (*s, *id)).max_by_key(rank)
     }
 }
@@ -73,7 +73,7 @@ impl State {
     /// Something about the images of an attempt's processes.
     pub(crate) fn imaged(&mut self, id: InstanceId, attempt: u32, what: &Imaged) {
         let restart = self.start.workflow.step(id.step).restart;
-        let lost = |ledger: &crate::ledger::Ledger, spot: &Spot| ledger.is_lost(spot.node);
+        let lost = |ledger: &crate::ledger::Ledger, spot: &TierRef| ledger.is_lost(spot.node);
         let Some(i) = self.steps.instance_mut(id).filter(|i| !i.finished()) else {
             return;
         };
@@ -107,7 +107,7 @@ impl State {
     }
 
     /// An image is copied to another node.
-    pub(crate) fn copy_begun(&mut self, id: InstanceId, to: Spot, reserve: u64) {
+    pub(crate) fn copy_begun(&mut self, id: InstanceId, to: TierRef, reserve: u64) {
         self.give_buddies_back(id, |at| at == to);
         if let Some(i) = self.steps.instance_mut(id) {
             i.kept.spots.insert(to);
@@ -119,7 +119,7 @@ impl State {
     }
 
     /// Nothing is set aside for copies any more at such places.
-    pub(crate) fn give_buddies_back(&mut self, id: InstanceId, which: impl Fn(Spot) -> bool) {
+    pub(crate) fn give_buddies_back(&mut self, id: InstanceId, which: impl Fn(TierRef) -> bool) {
         if let Some(i) = self.steps.instance_mut(id) {
             let buddies = &mut i.kept.images.buddies;
             for (at, bytes) in buddies.extract_if(.., |at, _| which(*at)) {
@@ -158,7 +158,7 @@ impl State {
     }
 
     /// Its checkpoints are removed from these places.
-    pub(crate) fn forgotten(&mut self, id: InstanceId, at: &[Spot]) {
+    pub(crate) fn forgotten(&mut self, id: InstanceId, at: &[TierRef]) {
         self.give_buddies_back(id, |spot| at.contains(&spot));
         let Some(i) = self.steps.instance_mut(id) else {
             return;

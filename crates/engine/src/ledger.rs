@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use tarn_base::cluster::Cluster;
-use tarn_base::id::{NodeId, Spot};
+use tarn_base::id::{NodeId, TierRef};
 use tarn_base::part::Place;
 use tarn_base::workflow::Step;
 
@@ -130,11 +130,11 @@ impl Ledger {
         matches!(place, Place::Node(s) if self.is_lost(s.node))
     }
 
-    fn tier(&mut self, spot: Spot) -> &mut TierAccount {
+    fn tier(&mut self, spot: TierRef) -> &mut TierAccount {
         &mut self.tiers[spot.node.at()][spot.tier.at()]
     }
 
-    pub(crate) fn free(&self, spot: Spot) -> u64 {
+    pub(crate) fn free(&self, spot: TierRef) -> u64 {
         if self.is_lost(spot.node) {
             return 0;
         }
@@ -142,34 +142,34 @@ impl Ledger {
         t.capacity.saturating_sub(t.used).saturating_sub(t.reserved)
     }
 
-    pub(crate) fn capacity(&self, spot: Spot) -> u64 {
+    pub(crate) fn capacity(&self, spot: TierRef) -> u64 {
         self.tiers[spot.node.at()][spot.tier.at()].capacity
     }
 
     /// Whether more of a tier is used and promised than there is: it has shrunk since.
-    pub(crate) fn is_overdrawn(&self, spot: Spot) -> bool {
+    pub(crate) fn is_overdrawn(&self, spot: TierRef) -> bool {
         let t = self.tiers[spot.node.at()][spot.tier.at()];
         t.used.saturating_add(t.reserved) > t.capacity
     }
 
-    pub(crate) fn set_capacity(&mut self, spot: Spot, bytes: u64) {
+    pub(crate) fn set_capacity(&mut self, spot: TierRef, bytes: u64) {
         self.tier(spot).capacity = bytes;
     }
 
-    pub(crate) fn reserve(&mut self, spot: Spot, bytes: u64) {
+    pub(crate) fn reserve(&mut self, spot: TierRef, bytes: u64) {
         self.tier(spot).reserved += bytes;
     }
 
-    pub(crate) fn unreserve(&mut self, spot: Spot, bytes: u64) {
+    pub(crate) fn unreserve(&mut self, spot: TierRef, bytes: u64) {
         let t = self.tier(spot);
         t.reserved = t.reserved.saturating_sub(bytes);
     }
 
-    pub(crate) fn occupy(&mut self, spot: Spot, bytes: u64) {
+    pub(crate) fn occupy(&mut self, spot: TierRef, bytes: u64) {
         self.tier(spot).used += bytes;
     }
 
-    pub(crate) fn vacate(&mut self, spot: Spot, bytes: u64) {
+    pub(crate) fn vacate(&mut self, spot: TierRef, bytes: u64) {
         let t = self.tier(spot);
         t.used = t.used.saturating_sub(bytes);
     }
@@ -189,7 +189,7 @@ impl Ledger {
     }
 
     /// Whether a step could run on these nodes now, hosts' caps included.
-    pub(crate) fn can_run(&self, spots: &[Spot], d: Demand) -> bool {
+    pub(crate) fn can_run(&self, spots: &[TierRef], d: Demand) -> bool {
         spots.iter().all(|s| {
             let host = self.host_of[s.node.at()];
             let sharing = spots
@@ -202,14 +202,14 @@ impl Ledger {
         })
     }
 
-    pub(crate) fn take(&mut self, spots: &[Spot], d: Demand) {
+    pub(crate) fn take(&mut self, spots: &[TierRef], d: Demand) {
         for s in spots {
             self.nodes[s.node.at()].take(d);
             self.hosts[self.host_of[s.node.at()] as usize].take(d);
         }
     }
 
-    pub(crate) fn give(&mut self, spots: &[Spot], d: Demand) {
+    pub(crate) fn give(&mut self, spots: &[TierRef], d: Demand) {
         for s in spots {
             self.nodes[s.node.at()].give(d);
             self.hosts[self.host_of[s.node.at()] as usize].give(d);

@@ -3,7 +3,7 @@
 //! A loss needs no states of its own. At once: its replicas are forgotten (but for those on their way, which end with their
 //! transfers), its capacity is nothing, nobody is placed there. What runs there or moves from or to it goes on to be known as
 //! such until the world tells its end; until then the cores and the room that it has on other nodes are really taken. What a
-//! node brings back is taken if nobody has made it again; the rest, a *stray*, is remembered beside the parts until it is
+//! node brings back is taken if nobody has made it again; the rest, a *returned replica*, is remembered beside the parts until it is
 //! removed, so that it is never taken for what was made since.
 
 use crate::data::{Replica, ReplicaState, makes};
@@ -13,21 +13,21 @@ use crate::steps::Progress;
 use std::collections::BTreeMap;
 use tarn_base::action::Subject;
 use tarn_base::event::Whole;
-use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
+use tarn_base::id::{InstanceId, NodeId, TierId, TierRef};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::workflow::Keep;
 
 /// A replica that a node has brought back, or that was found there when the run went on, and that is none of its part's, or not yet.
 #[derive(Debug)]
-pub(crate) struct Stray {
+pub(crate) struct ReturnedReplica {
     pub(crate) key: StoreKey,
     stored: u64,
     /// Its eviction is under way.
     pub(crate) leaving: bool,
 }
 
-/// Strays by what they are of and where they lie.
-pub(crate) type Strays = BTreeMap<(PartRef, Spot), Stray>;
+/// ReturnedReplicas by what they are of and where they lie.
+pub(crate) type ReturnedReplicas = BTreeMap<(PartRef, TierRef), ReturnedReplica>;
 
 impl State {
     pub(crate) fn node_lost(&mut self, node: NodeId) {
@@ -58,8 +58,8 @@ impl State {
         self.images_lost(node);
         self.data.to_release.retain(|(_, place), _| !there(place));
         let mut leaving = 0;
-        self.strays.retain(|(_, spot), stray| {
-            leaving += u64::from(spot.node == node && stray.leaving);
+        self.returned.retain(|(_, spot), returned_replica| {
+            leaving += u64::from(spot.node == node && returned_replica.leaving);
             spot.node != node
         });
         self.leaving = self.leaving.saturating_sub(leaving);
@@ -86,17 +86,17 @@ impl State {
         }
         let tiers = self.start.cluster.node(node).tiers.len();
         for w in whole.iter().filter(|w| w.tier.at() < tiers) {
-            let spot = Spot { node, tier: w.tier };
+            let spot = TierRef { node, tier: w.tier };
             self.ledger.occupy(spot, w.stored);
-            let stray = Stray {
+            let returned_replica = ReturnedReplica {
                 key: w.key.clone(),
                 stored: w.stored,
                 leaving: false,
             };
             match self.believes(w, spot) {
-                true => self.adopt(w.part, spot, &stray),
+                true => self.adopt(w.part, spot, &returned_replica),
                 false => {
-                    self.strays.insert((w.part, spot), stray);
+                    self.returned.insert((w.part, spot), returned_replica);
                     self.strays_came = true;
                 }
             }
@@ -110,22 +110,22 @@ impl State {
     }
 
     /// A replica was found when the run went on, of a part that was to be made again: as if a node had come back with it.
-    pub(crate) fn strayed(&mut self, name: PartRef, spot: Spot) {
+    pub(crate) fn strayed(&mut self, name: PartRef, spot: TierRef) {
         let Some(part) = self.data.part(name) else {
             return;
         };
-        let stray = Stray {
+        let returned_replica = ReturnedReplica {
             key: part.info.key.clone(),
             stored: part.info.stored,
             leaving: false,
         };
-        self.ledger.occupy(spot, stray.stored);
-        self.strays.insert((name, spot), stray);
+        self.ledger.occupy(spot, returned_replica.stored);
+        self.returned.insert((name, spot), returned_replica);
         self.strays_came = true;
     }
 
     /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.
-    fn believes(&self, w: &Whole, spot: Spot) -> bool {
+    fn believes(&self, w: &Whole, spot: TierRef) -> bool {
         let workflow = &self.start.workflow;
         let known = w.part.data.at() < workflow.data.len()
             && w.part.version <= workflow.last_version(w.part.data);
@@ -141,7 +141,7 @@ impl State {
     }
 
     /// Takes what came back for a replica of its part. What was ordered before the loss may read it still.
-    fn adopt(&mut self, name: PartRef, spot: Spot, stray: &Stray) {
+    fn adopt(&mut self, name: PartRef, spot: TierRef, returned_replica: &ReturnedReplica) {
         let at = Place::Node(spot);
         let moves = self.transfers.values().flat_map(|t| &t.transfer.parts);
         let moved = moves.filter(|m| m.part == name && m.from == at).count();
@@ -150,7 +150,7 @@ impl State {
         let read = placed.filter(|p| p.pinned.contains(&(name, spot))).count();
         let replica = Replica {
             state: ReplicaState::Present,
-            stored: stray.stored,
+            stored: returned_replica.stored,
             pins: (moved + read) as u32,
             staged: false,
             is_others: false,
@@ -174,8 +174,8 @@ impl State {
         let back = made.iter().flat_map(|name| self.strays_of(*name));
         let back: Vec<_> = back.collect();
         for at in back {
-            if let Some(stray) = self.strays.remove(&at) {
-                self.adopt(at.0, at.1, &stray);
+            if let Some(returned_replica) = self.returned.remove(&at) {
+                self.adopt(at.0, at.1, &returned_replica);
             }
         }
         self.complete(id, Progress::Done);
@@ -197,40 +197,43 @@ impl State {
         parts.collect()
     }
 
-    /// Strays of a part that are of its newest make, and stay so far.
-    pub(crate) fn strays_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, Spot)> {
-        let spot = |n| Spot {
+    /// ReturnedReplicas of a part that are of its newest make, and stay so far.
+    pub(crate) fn strays_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, TierRef)> {
+        let spot = |n| TierRef {
             node: NodeId(n),
             tier: TierId(n),
         };
         let key = self.data.part(name).map(|p| &p.info.key);
-        let all = self.strays.range((name, spot(0))..=(name, spot(u32::MAX)));
+        let all = self
+            .returned
+            .range((name, spot(0))..=(name, spot(u32::MAX)));
         all.filter(move |(_, s)| Some(&s.key) == key && !s.leaving)
             .map(|(at, _)| *at)
     }
 
-    /// Whether an eviction was that of a stray: then it is over.
+    /// Whether an eviction was that of a returned_replica: then it is over.
     pub(crate) fn stray_evicted(&mut self, part: PartRef, at: &Place) -> bool {
         let Place::Node(spot) = at else { return false };
-        let leaves = |stray: &Stray| stray.leaving;
-        if !self.strays.get(&(part, *spot)).is_some_and(leaves) {
+        let leaves = |returned_replica: &ReturnedReplica| returned_replica.leaving;
+        if !self.returned.get(&(part, *spot)).is_some_and(leaves) {
             return false;
         }
-        if let Some(stray) = self.strays.remove(&(part, *spot)) {
-            self.ledger.vacate(*spot, stray.stored);
+        if let Some(returned_replica) = self.returned.remove(&(part, *spot)) {
+            self.ledger.vacate(*spot, returned_replica.stored);
             self.leaving = self.leaving.saturating_sub(1);
         }
         true
     }
 
-    /// Whether an ordered eviction is that of a stray.
+    /// Whether an ordered eviction is that of a returned_replica.
     pub(crate) fn stray_leaves(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> bool {
         let Place::Node(spot) = at else { return false };
-        let stray = self.strays.get_mut(&(part, *spot));
-        let Some(stray) = stray.filter(|s| s.key == *key && !s.leaving) else {
+        let returned_replica = self.returned.get_mut(&(part, *spot));
+        let Some(returned_replica) = returned_replica.filter(|s| s.key == *key && !s.leaving)
+        else {
             return false;
         };
-        stray.leaving = true;
+        returned_replica.leaving = true;
         self.leaving += 1;
         true
     }

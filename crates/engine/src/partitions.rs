@@ -9,14 +9,14 @@ use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Lent;
 use tarn_base::cluster::Cluster;
-use tarn_base::id::{InstanceId, NodeId, PartitionId, Spot, StepId, TierId};
+use tarn_base::id::{InstanceId, NodeId, PartitionId, StepId, TierId, TierRef};
 use tarn_base::part::StoreKey;
 use tarn_base::workflow::{KeepPartition, StoragePartition, Workflow};
 
 /// A partition that is kept for the workflow.
 #[derive(Debug)]
 pub(crate) struct Lies {
-    pub(crate) spots: Vec<Spot>,
+    pub(crate) spots: Vec<TierRef>,
     /// Where it is stored; none before an instance that uses it has run.
     pub(crate) key: Option<StoreKey>,
     /// Instances with a place that use it.
@@ -33,20 +33,24 @@ pub(crate) struct Partitions {
 }
 
 /// The tier of a node that a partition lies on, if that is so: the one it names, or that of the step's outputs.
-pub(crate) fn spot_of(cluster: &Cluster, partition: &StoragePartition, home: Spot) -> Option<Spot> {
+pub(crate) fn spot_of(
+    cluster: &Cluster,
+    partition: &StoragePartition,
+    home: TierRef,
+) -> Option<TierRef> {
     let Some(name) = &partition.tier else {
         return Some(home);
     };
     let tiers = &cluster.node(home.node).tiers;
     let tier = tiers.iter().position(|t| t.name == *name)?;
-    Some(Spot {
+    Some(TierRef {
         tier: TierId(tier as u32),
         ..home
     })
 }
 
-fn spots_of(cluster: &Cluster, partition: &StoragePartition, homes: &[Spot]) -> Vec<Spot> {
-    let spot = |home: &Spot| spot_of(cluster, partition, *home).unwrap_or(*home);
+fn spots_of(cluster: &Cluster, partition: &StoragePartition, homes: &[TierRef]) -> Vec<TierRef> {
+    let spot = |home: &TierRef| spot_of(cluster, partition, *home).unwrap_or(*home);
     homes.iter().map(spot).collect()
 }
 
@@ -109,8 +113,8 @@ impl Partitions {
         w: &Workflow,
         cluster: &Cluster,
         step: StepId,
-        home: Spot,
-    ) -> Option<Vec<(Spot, u64)>> {
+        home: TierRef,
+    ) -> Option<Vec<(TierRef, u64)>> {
         let nodes = w.step(step).nodes as usize;
         let missing = self
             .of(step)
@@ -130,8 +134,8 @@ impl Partitions {
         w: &Workflow,
         cluster: &Cluster,
         step: StepId,
-        homes: &[Spot],
-    ) -> Vec<Spot> {
+        homes: &[TierRef],
+    ) -> Vec<TierRef> {
         let own = self.of(step).iter();
         let of_one = |id: &PartitionId| match self.kept.get(id) {
             Some(lies) if lies.key.is_some() => Vec::new(),
@@ -162,7 +166,7 @@ impl Partitions {
         w: &Workflow,
         cluster: &Cluster,
         (id, attempt): (InstanceId, u32),
-        homes: &[Spot],
+        homes: &[TierRef],
         filled: impl Fn(PartitionId) -> bool,
     ) -> Vec<Lent> {
         let own = self.of(id.step).iter();
@@ -200,7 +204,7 @@ impl Partitions {
 
 impl State {
     /// An instance has a place: its partitions have their room.
-    pub(crate) fn partitions_placed(&mut self, id: InstanceId, homes: &[Spot]) {
+    pub(crate) fn partitions_placed(&mut self, id: InstanceId, homes: &[TierRef]) {
         let (w, cluster) = (&self.start.workflow, &self.start.cluster);
         let Partitions { of_step, kept, .. } = &mut self.partitions;
         for partition in of_step.get(id.step.at()).into_iter().flatten() {
@@ -223,7 +227,7 @@ impl State {
     }
 
     /// It has none any more: what was its own goes, and what nobody has begun to use.
-    pub(crate) fn partitions_displaced(&mut self, id: InstanceId, homes: &[Spot]) {
+    pub(crate) fn partitions_displaced(&mut self, id: InstanceId, homes: &[TierRef]) {
         let (w, cluster) = (&self.start.workflow, &self.start.cluster);
         let Partitions { of_step, kept, .. } = &mut self.partitions;
         for partition in of_step.get(id.step.at()).into_iter().flatten() {

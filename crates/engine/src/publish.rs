@@ -699,7 +699,7 @@ impl State {
             .resumed(&self.start.workflow, &mut self.ledger);
         self.buddies_resumed();
         self.data.to_release.clear();
-        self.strays.clear();
+        self.returned.clear();
         self.strays_came = false;
         let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
         let mut there = Vec::new();

@@ -8,7 +8,7 @@ use crate::entries::read_by_element;
 use crate::failed::GivenUp;
 use crate::ledger::{Demand, Ledger};
 use crate::links::Links;
-use crate::lost::Strays;
+use crate::lost::ReturnedReplicas;
 use crate::partitions::Partitions;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
@@ -17,7 +17,7 @@ use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::energy::{self, Rank};
 use tarn_base::event::{Ended, Event, FailureKind, PriorData, Start, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierRef, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
@@ -98,7 +98,7 @@ pub(crate) struct State {
     /// Parts that are promised to be kept, were there and are lost.
     pub(crate) unkept: BTreeSet<PartRef>,
     /// What came back with lost nodes and is none of the replicas.
-    pub(crate) strays: Strays,
+    pub(crate) returned: ReturnedReplicas,
     /// Some of them have not been looked at.
     pub(crate) strays_came: bool,
     pub(crate) transfers: BTreeMap<TransferId, Active>,
@@ -156,7 +156,7 @@ impl State {
                 .collect(),
             undelivered: BTreeSet::new(),
             unkept: BTreeSet::new(),
-            strays: Strays::new(),
+            returned: ReturnedReplicas::new(),
             strays_came: false,
             transfers: BTreeMap::new(),
             next_transfer: 0,
@@ -379,7 +379,7 @@ impl State {
         version.sealed = true;
     }
 
-    fn assigned(&mut self, id: InstanceId, spots: &[Spot], reserve: u64, end: Time) {
+    fn assigned(&mut self, id: InstanceId, spots: &[TierRef], reserve: u64, end: Time) {
         self.steps.dequeue(id);
         for s in spots {
             self.ledger.reserve(*s, reserve);
@@ -529,7 +529,7 @@ impl State {
     }
 
     /// A replica stays for later runs.
-    fn cached(&mut self, part: PartRef, spot: Spot) {
+    fn cached(&mut self, part: PartRef, spot: TierRef) {
         if let Some(r) = self.data.replica_mut(part, &Place::Node(spot)) {
             r.state = ReplicaState::Cached;
             let stored = r.stored;

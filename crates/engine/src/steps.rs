@@ -4,7 +4,7 @@ use crate::entries::EntryInput;
 use crate::kept::Kept;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_base::part::PartRef;
 use tarn_base::policy::Order;
 use tarn_base::units::{Nanos, Time};
@@ -30,7 +30,7 @@ pub(crate) enum Progress {
 /// Where an instance is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Placed {
-    pub(crate) spots: Vec<Spot>,
+    pub(crate) spots: Vec<TierRef>,
     /// Bytes reserved on each spot for what it writes.
     pub(crate) reserve: u64,
     /// Its step's [`StepState::reserve_factor`] when it was placed.
@@ -42,7 +42,7 @@ pub(crate) struct Placed {
     /// It was told to stop.
     pub(crate) stopping: bool,
     /// The replicas it reads, once it was started.
-    pub(crate) pinned: Vec<(PartRef, Spot)>,
+    pub(crate) pinned: Vec<(PartRef, TierRef)>,
 }
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use tarn_base::action::{Action, Do, Outcome};
 use tarn_base::event::{FailureKind, Start};
-use tarn_base::id::{NodeId, Spot};
+use tarn_base::id::{NodeId, TierRef};
 use tarn_base::part::{Place, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_sim::Rules;
@@ -32,7 +32,7 @@ fn begin(nodes: u32, allocation: bool) -> Start {
 
 fn node(place: &Place) -> Option<NodeId> {
     match place {
-        Place::Node(Spot { node, .. }) => Some(*node),
+        Place::Node(TierRef { node, .. }) => Some(*node),
         _ => None,
     }
 }

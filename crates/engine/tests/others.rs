@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tarn_base::action::{Action, Do, Outcome, Subject};
 use tarn_base::event::{Event, FailureKind, PriorData, PriorPart, Start};
 use tarn_base::hash::Hash;
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::id::{NodeId, TierId, TierRef};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, TransferKind};
 use tarn_base::reason::Reason;
 
@@ -24,8 +24,8 @@ in = "genome"
 out = "out"
 "#;
 
-fn spot(node: u32) -> Spot {
-    Spot {
+fn spot(node: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(0),
     }

@@ -7,7 +7,7 @@ use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::bounds::MAX_RESTARTS;
 use tarn_base::checkpoint::CheckpointId;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Imaged, Start};
-use tarn_base::id::{NodeId, Spot};
+use tarn_base::id::{NodeId, TierRef};
 use tarn_base::reason::Reason;
 
 fn begin(steps: &str, nodes: u32) -> Start {
@@ -183,7 +183,7 @@ fn checkpoints_go_from_the_tier_that_a_step_leaves_for_a_slower_one() {
     let second = runs_in(&after).remove(0);
     assert_ne!(second.nodes, first.nodes);
     let forgets =
-        |a: &Action, spots: &[Spot]| matches!(&a.what, Do::Forget { at, .. } if at == spots);
+        |a: &Action, spots: &[TierRef]| matches!(&a.what, Do::Forget { at, .. } if at == spots);
     let removed = after.iter().position(|a| forgets(a, &first.nodes));
     let runs = after.iter().position(|a| matches!(a.what, Do::Run(_)));
     assert!(removed.expect("they go") < runs.expect("it runs"));
@@ -250,7 +250,7 @@ fn taken_of(hand: &mut Hand, run: &Run, number: u64, bytes: u64) -> Vec<Action> 
 }
 
 /// Whither images are to be copied.
-fn copies(actions: &[Action]) -> Vec<(CheckpointId, Spot)> {
+fn copies(actions: &[Action]) -> Vec<(CheckpointId, TierRef)> {
     let copy = |a: &Action| match &a.what {
         Do::CopyImage { image, to, .. } => Some((*image, *to)),
         _ => None,

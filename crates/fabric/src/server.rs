@@ -107,7 +107,7 @@ struct Connection {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    Stranger,
+    Unproven,
     /// It has a place among the streams.
     Proven,
     /// It was given over to storage memory.
@@ -124,11 +124,11 @@ impl Live {
 
     /// Makes room for another stranger.
     fn make_room(&mut self) {
-        if self.count(Standing::Stranger) < STRANGERS {
+        if self.count(Standing::Unproven) < STRANGERS {
             return;
         }
         let strangers = self.connections.iter();
-        let strangers = strangers.filter(|(_, c)| c.standing == Standing::Stranger);
+        let strangers = strangers.filter(|(_, c)| c.standing == Standing::Unproven);
         let oldest = sent_away(strangers.map(|(number, c)| (*number, c.from)));
         if let Some(c) = oldest.and_then(|number| self.connections.get_mut(&number)) {
             c.standing = Standing::SentAway;
@@ -158,7 +158,7 @@ impl Shared {
         }
         let full = streams >= self.limits.streams || of_one >= self.limits.streams_of_one;
         match live.connections.get_mut(&number) {
-            Some(c) if c.standing == Standing::Stranger && !full => {
+            Some(c) if c.standing == Standing::Unproven && !full => {
                 c.standing = Standing::Proven;
                 Verdict::Ready
             }
@@ -307,7 +307,7 @@ fn begin(socket: TcpStream, from: IpAddr, shared: &Arc<Shared>) -> io::Result<()
     let connection = Connection {
         from,
         socket: socket.try_clone()?,
-        standing: Standing::Stranger,
+        standing: Standing::Unproven,
     };
     let number = {
         let mut live = lock(&shared.live);

@@ -278,7 +278,7 @@ fn later_runs_and_people_change_what_is_there() {
     let prior = catalogue
         .prior(&workflow(), "w-abc", &cluster(&["n1"], "/tier"), false)
         .unwrap();
-    let n1 = tarn_base::id::Spot {
+    let n1 = tarn_base::id::TierRef {
         node: NodeId(0),
         tier: TierId(0),
     };

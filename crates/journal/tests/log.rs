@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_base::event::Event;
-use tarn_base::policy::{Handling, Order, Policy};
+use tarn_base::policy::{DataMode, Order, Policy};
 use tarn_journal::lines::LineError;
 use tarn_journal::{LogFollower, LogReader, LogWriter};
 use tarn_ports::{Journal, Record};
@@ -305,7 +305,7 @@ fn every_released_format_opens() {
     assert_eq!((opened.records, opened.cut), (story("w-1", WALL), 0));
 }
 
-/// Engine 4 and before had two policies of their own; the second is `heft` with that handling by now.
+/// Engine 4 and before had two policies of their own; the second is `heft` with that data mode by now.
 #[test]
 fn a_log_of_stage_through_opens() {
     let (_dir, path) = nothing();
@@ -316,7 +316,7 @@ fn a_log_of_stage_through_opens() {
         panic!("a run begins with its start");
     };
     start.options.policy = "stage-through".parse().unwrap();
-    let heft = Policy::new(Order::Heft, Some(Handling::StageThrough));
+    let heft = Policy::new(Order::Heft, Some(DataMode::StageThrough));
     assert!(start.options.policy.same_as(&heft));
     assert_eq!((opened.records, opened.cut), (expected, 0));
 }

@@ -1,7 +1,7 @@
 //! A node of a step that another world owns: it is told what to do, and says what came of it.
 
+use crate::envelope_queue::EnvelopeQueue;
 use crate::launch::{HELPER_PATIENCE, Helper, Helps, STOPPED, Stop};
-use crate::mail::Mail;
 use crate::member::{Done, Member, Task, lost_failure, node_name};
 use crate::message::{Line, Say};
 use crate::protocol::{Order, Report, Used};
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tarn_base::action::Run;
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::part::PartRef;
 
 /// How much longer than its helper a mate may take to say that this does not answer.
@@ -29,7 +29,7 @@ pub(crate) struct Post<'a> {
     shared: &'a Shared,
     run: &'a Run,
     handle: &'a Handle,
-    mail: &'a Mail,
+    envelopes: &'a EnvelopeQueue,
     cancelled: Cell<bool>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Post<'a> {
         shared: &'a Shared,
         run: &'a Run,
         handle: &'a Handle,
-        mail: &'a Mail,
+        envelopes: &'a EnvelopeQueue,
     ) -> Result<Self, Failure> {
         if shared.mates.is_none() {
             let text = "nodes of other worlds cannot be reached from here";
@@ -48,12 +48,12 @@ impl<'a> Post<'a> {
             shared,
             run,
             handle,
-            mail,
+            envelopes,
             cancelled: Cell::new(false),
         })
     }
 
-    fn line(&self, at: usize, spot: Spot) -> Line<'a> {
+    fn line(&self, at: usize, spot: TierRef) -> Line<'a> {
         Line {
             shared: self.shared,
             to: spot.node,
@@ -80,19 +80,19 @@ pub(crate) struct Far<'a> {
     post: Rc<Post<'a>>,
     line: Line<'a>,
     name: String,
-    spot: Spot,
+    spot: TierRef,
     used: Option<Used>,
     /// What its helper has said that was not asked for yet; `None`: it is gone.
     said: VecDeque<Option<Report>>,
     /// It was said that its helper is gone: nothing more comes of it.
     gone: bool,
-    evicted: Vec<(PartRef, Spot)>,
+    evicted: Vec<(PartRef, TierRef)>,
     lost: bool,
     over: bool,
 }
 
 impl<'a> Far<'a> {
-    pub(crate) fn new(post: Rc<Post<'a>>, at: usize, spot: Spot) -> Self {
+    pub(crate) fn new(post: Rc<Post<'a>>, at: usize, spot: TierRef) -> Self {
         let mut far = Self {
             line: post.line(at, spot),
             name: node_name(post.shared, spot.node),
@@ -117,13 +117,13 @@ impl<'a> Far<'a> {
 
     /// What it says that has come; what its helper says is kept.
     fn hear(&mut self) -> Option<Say> {
-        let mail = self.post.mail;
+        let envelopes = self.post.envelopes;
         loop {
-            let Some(parcel) = mail.take(self.line.at) else {
-                self.lost |= mail.lost(self.line.at);
+            let Some(envelope) = envelopes.take(self.line.at) else {
+                self.lost |= envelopes.lost(self.line.at);
                 return None;
             };
-            match parcel.open() {
+            match envelope.open() {
                 Ok(Say::Report(report)) => self.said.push_back(Some(report)),
                 Ok(Say::Gone) => self.said.push_back(None),
                 Ok(say @ (Say::Done { .. } | Say::Entered(_))) => return Some(say),
@@ -177,7 +177,7 @@ impl Member for Far<'_> {
         &self.name
     }
 
-    fn spot(&self) -> Spot {
+    fn spot(&self) -> TierRef {
         self.spot
     }
 
@@ -200,11 +200,11 @@ impl Member for Far<'_> {
         }
     }
 
-    fn forgo(&mut self) {
+    fn give_up_instance(&mut self) {
         let _ = self.done(&Task::End);
     }
 
-    fn evicted(&mut self) -> Vec<(PartRef, Spot)> {
+    fn evicted(&mut self) -> Vec<(PartRef, TierRef)> {
         std::mem::take(&mut self.evicted)
     }
 
@@ -217,7 +217,7 @@ impl Member for Far<'_> {
     }
 
     fn lost(&self) -> bool {
-        self.lost || self.post.mail.lost(self.line.at)
+        self.lost || self.post.envelopes.lost(self.line.at)
     }
 }
 

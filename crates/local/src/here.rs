@@ -31,7 +31,7 @@ use std::time::Duration;
 use tarn_base::action::{Held, Run};
 use tarn_base::checkpoint::{Checkpoint, CheckpointId};
 use tarn_base::event::{Event, Failure, FailureKind, Imaged, Undeclared};
-use tarn_base::id::{DataId, Spot};
+use tarn_base::id::{DataId, TierRef};
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::part::{PartRef, Place, StoreKey, Verify};
 use tarn_base::units::Bytes;
@@ -58,7 +58,7 @@ pub(crate) struct Attempted<'a> {
     /// Where its output goes.
     pub(crate) log: &'a Path,
     /// In whose work folder the host file and the sockets of `tarn exec` lie.
-    pub(crate) home: Spot,
+    pub(crate) home: TierRef,
 }
 
 /// An own node of a step.
@@ -67,7 +67,7 @@ pub(crate) struct Here<'a> {
     /// Its position among the step's nodes.
     at: usize,
     name: String,
-    spot: Spot,
+    spot: TierRef,
     helper: Option<Helper>,
     reserved: Option<Reservation<'a>>,
     /// While it is there, partitions that lie on other nodes too are open to the step.
@@ -83,11 +83,11 @@ pub(crate) struct Here<'a> {
     begun_with: Option<CheckpointId>,
     trees: BTreeMap<DataId, Arc<Manifest>>,
     published: Vec<StoreKey>,
-    evicted: Vec<(PartRef, Spot)>,
+    evicted: Vec<(PartRef, TierRef)>,
 }
 
 impl<'a> Here<'a> {
-    pub(crate) fn new(of: Attempted<'a>, at: usize, spot: Spot) -> Self {
+    pub(crate) fn new(of: Attempted<'a>, at: usize, spot: TierRef) -> Self {
         Self {
             of,
             at,
@@ -692,7 +692,7 @@ impl Member for Here<'_> {
         &self.name
     }
 
-    fn spot(&self) -> Spot {
+    fn spot(&self) -> TierRef {
         self.spot
     }
 
@@ -719,9 +719,9 @@ impl Member for Here<'_> {
         Ok(Done::Nothing)
     }
 
-    fn forgo(&mut self) {}
+    fn give_up_instance(&mut self) {}
 
-    fn evicted(&mut self) -> Vec<(PartRef, Spot)> {
+    fn evicted(&mut self) -> Vec<(PartRef, TierRef)> {
         std::mem::take(&mut self.evicted)
     }
 

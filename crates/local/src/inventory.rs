@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::key::DataKey;
 use tarn_base::layout::{ERASE, TierDir, drained_area};
 use tarn_base::manifest::{Entry, Manifest};
@@ -365,7 +365,7 @@ pub(crate) fn clean(shared: &Shared, stays: Stays<'_>) -> Cleaned {
 }
 
 /// The workspace's folder on each tier root, with a spot that is accounted there.
-fn roots(shared: &Shared) -> BTreeMap<PathBuf, Spot> {
+fn roots(shared: &Shared) -> BTreeMap<PathBuf, TierRef> {
     let mut roots = BTreeMap::new();
     for (spot, _, tier) in shared.own_tiers() {
         roots
@@ -392,7 +392,7 @@ impl Cleaner<'_> {
     }
 
     /// One node's folder; without a spot it is no node of this cluster.
-    fn tier(&mut self, dir: &TierDir, spot: Option<Spot>) {
+    fn tier(&mut self, dir: &TierDir, spot: Option<TierRef>) {
         for work in entries(&dir.work()) {
             end_leftovers(&work.join(HELPER_NOTE));
             self.remove(&work);
@@ -429,7 +429,7 @@ impl Cleaner<'_> {
     }
 
     /// Accounts for a protected replica that the run does not know of.
-    fn set_aside(&mut self, path: PathBuf, spot: Spot, key: StoreKey) {
+    fn set_aside(&mut self, path: PathBuf, spot: TierRef, key: StoreKey) {
         let stored = self.shared.mover.stored(&path).unwrap_or(0);
         let ledgers = &self.shared.ledgers;
         ledgers.found(spot, &key, stored);
@@ -445,7 +445,7 @@ impl Cleaner<'_> {
     }
 
     /// Nodes that this cluster does not have: an earlier run had more of them.
-    fn foreign(&mut self, root: &Path, spot: Spot) {
+    fn foreign(&mut self, root: &Path, spot: TierRef) {
         for path in entries(root) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let own = [stage::NAME, ERASE].contains(&&*name);

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::{InstanceId, Spot};
+use tarn_base::id::{InstanceId, TierRef};
 use tarn_base::layout::TierDir;
 use tarn_base::part::StoreKey;
 use tarn_base::workflow::Checkpoints;
@@ -57,7 +57,7 @@ fn key(instance: &str) -> StoreKey {
 }
 
 impl Kept {
-    pub(crate) fn new(shared: &Shared, id: InstanceId, spot: Spot) -> Result<Self, Failure> {
+    pub(crate) fn new(shared: &Shared, id: InstanceId, spot: TierRef) -> Result<Self, Failure> {
         let step = shared.workflow.steps.get(id.step.at());
         let step =
             step.ok_or_else(|| failure(FailureKind::Launch, "the workflow has no such step"))?;
@@ -65,7 +65,7 @@ impl Kept {
     }
 
     /// What is kept under another name.
-    pub(crate) fn named(shared: &Shared, instance: String, spot: Spot) -> Result<Self, Failure> {
+    pub(crate) fn named(shared: &Shared, instance: String, spot: TierRef) -> Result<Self, Failure> {
         let tier = shared.tier_dir(spot)?.checkpoints().join(&shared.run);
         Ok(Self {
             name: format!("{}.{instance}", shared.run),
@@ -92,14 +92,14 @@ impl Kept {
     }
 
     /// Counts what lies on the tier.
-    pub(crate) fn account(&self, shared: &Shared, spot: Spot) {
+    pub(crate) fn account(&self, shared: &Shared, spot: TierRef) {
         let stored = shared.mover.stored(&self.tier).unwrap_or(0);
         shared.ledgers.found(spot, &self.key, stored);
     }
 }
 
 /// Counts what a run has on a tier.
-pub(crate) fn account_all(shared: &Shared, spot: Spot, run: &Path) {
+pub(crate) fn account_all(shared: &Shared, spot: TierRef, run: &Path) {
     for instance in entries(run) {
         let name = instance.file_name().unwrap_or_default().to_string_lossy();
         let stored = shared.mover.stored(&instance).unwrap_or(0);
@@ -109,13 +109,13 @@ pub(crate) fn account_all(shared: &Shared, spot: Spot, run: &Path) {
 
 /// Checkpoints that are to be removed, where no attempt looks for them.
 pub(crate) struct Aside {
-    spot: Spot,
+    spot: TierRef,
     folders: [PathBuf; 2],
     key: StoreKey,
 }
 
 /// Takes the checkpoints of an instance out of the way of further attempts there, into folders that the next clean-up removes.
-pub(crate) fn set_aside(shared: &Shared, kept: &Kept, spot: Spot) -> Option<Aside> {
+pub(crate) fn set_aside(shared: &Shared, kept: &Kept, spot: TierRef) -> Option<Aside> {
     // As often as an instance is done again.
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let work = shared.tier_dir(spot).ok()?.work();

@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::id::{NodeId, TierId, TierRef};
 use tarn_base::nodes::{Own, Waits};
 use tarn_base::part::StoreKey;
 use tarn_base::units::Bytes;
@@ -308,15 +308,15 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Ledgers {
     accounts: Vec<Account>,
-    /// Spot, its account, its capacity at the start.
-    spots: BTreeMap<Spot, (usize, u64)>,
-    replicas: Mutex<BTreeMap<(Spot, StoreKey), u64>>,
+    /// TierRef, its account, its capacity at the start.
+    spots: BTreeMap<TierRef, (usize, u64)>,
+    replicas: Mutex<BTreeMap<(TierRef, StoreKey), u64>>,
     /// Those of them that earlier runs have left, and this run has not taken over.
-    leftovers: Mutex<BTreeMap<(Spot, StoreKey), Leftover>>,
+    leftovers: Mutex<BTreeMap<(TierRef, StoreKey), Leftover>>,
     /// Bytes on tiers that are not this run's at all.
-    aside: Mutex<BTreeMap<Spot, u64>>,
+    aside: Mutex<BTreeMap<TierRef, u64>>,
     /// What this run has and has claimed on each tier of each node.
-    rooms: Mutex<BTreeMap<Spot, Room>>,
+    rooms: Mutex<BTreeMap<TierRef, Room>>,
     cached: Mutex<cache::Cached>,
 }
 
@@ -340,7 +340,7 @@ impl Room {
 pub(crate) struct Reservation<'a> {
     ledgers: &'a Ledgers,
     account: usize,
-    spot: Spot,
+    spot: TierRef,
     bytes: u64,
 }
 
@@ -389,7 +389,7 @@ impl Reservation<'_> {
 
     /// A replica has come, with the space it takes: as much of the reservation becomes used in the same step, so that
     /// nothing is ever counted twice.
-    pub(crate) fn arrived(&mut self, spot: Spot, key: &StoreKey, stored: u64) {
+    pub(crate) fn arrived(&mut self, spot: TierRef, key: &StoreKey, stored: u64) {
         self.ledgers
             .change(spot, key, Some(stored), &mut self.bytes);
     }
@@ -440,7 +440,7 @@ impl Ledgers {
                 if let Ok(mine) = accounts[at].state.get_mut() {
                     mine.claim.limit = mine.claim.limit.saturating_add(tier.capacity);
                 }
-                let spot = Spot {
+                let spot = TierRef {
                     node: NodeId(n),
                     tier: TierId(t),
                 };
@@ -472,7 +472,7 @@ impl Ledgers {
         Ok(ledgers)
     }
 
-    fn on(&self, spot: Spot, change: impl FnOnce(&mut Room)) {
+    fn on(&self, spot: TierRef, change: impl FnOnce(&mut Room)) {
         if let Ok(mut rooms) = self.rooms.lock() {
             change(rooms.entry(spot).or_default());
         }
@@ -481,7 +481,7 @@ impl Ledgers {
     /// Claims room before something is written. Waits for other runs, up to a bound.
     pub(crate) fn reserve(
         &self,
-        spot: Spot,
+        spot: TierRef,
         bytes: u64,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
@@ -570,29 +570,29 @@ impl Ledgers {
     }
 
     /// Replicas of this run that stand in the way of an older run on the same tier.
-    pub(crate) fn in_the_way(&self) -> Vec<(Spot, StoreKey)> {
+    pub(crate) fn in_the_way(&self) -> Vec<(TierRef, StoreKey)> {
         let must = |a: &Account| a.state.lock().is_ok_and(|m| m.must_give_way());
         let accounts: Vec<bool> = self.accounts.iter().map(must).collect();
         let Ok(replicas) = self.replicas.lock() else {
             return Vec::new();
         };
-        let on = |spot: &Spot| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
+        let on = |spot: &TierRef| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
         let all = replicas.keys().filter(|(spot, _)| on(spot));
         all.cloned().collect()
     }
 
     /// A replica was found, with the space it takes.
-    pub(crate) fn found(&self, spot: Spot, key: &StoreKey, stored: u64) {
+    pub(crate) fn found(&self, spot: TierRef, key: &StoreKey, stored: u64) {
         self.change(spot, key, Some(stored), &mut 0);
     }
 
     /// A replica has gone.
-    pub(crate) fn left(&self, spot: Spot, key: &StoreKey) {
+    pub(crate) fn left(&self, spot: TierRef, key: &StoreKey) {
         self.change(spot, key, None, &mut 0);
     }
 
     /// What was found under one name has another.
-    pub(crate) fn renamed(&self, spot: Spot, from: &StoreKey, to: &StoreKey) {
+    pub(crate) fn renamed(&self, spot: TierRef, from: &StoreKey, to: &StoreKey) {
         if let Ok(mut replicas) = self.replicas.lock()
             && let Some(stored) = replicas.remove(&(spot, from.clone()))
         {
@@ -601,7 +601,7 @@ impl Ledgers {
     }
 
     /// What grows is taken from the reservation, as far as that goes.
-    fn change(&self, spot: Spot, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
+    fn change(&self, spot: TierRef, key: &StoreKey, stored: Option<u64>, reserved: &mut u64) {
         let (Some(&(at, _)), Ok(mut replicas)) = (self.spots.get(&spot), self.replicas.lock())
         else {
             return;
@@ -635,7 +635,7 @@ impl Ledgers {
     }
 
     /// What this run may use of each tier, where that has changed enough since it was told last.
-    pub(crate) fn news(&self) -> Vec<(Spot, u64)> {
+    pub(crate) fn news(&self) -> Vec<(TierRef, u64)> {
         let mut news = Vec::new();
         for (at, account) in self.accounts.iter().enumerate() {
             if account.refresh().is_err() {

@@ -2,7 +2,7 @@
 //! namespaces of its own where the machine allows it. docs/local-world.md tells how and what can go wrong.
 //!
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
-//! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `mail` and `relay` (how they talk),
+//! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `envelope_queue` and `relay` (how they talk),
 //! `prepare` and `commit` (before and after the command), `command` (what starts it), `launch` and `runner` (tarn's side and the helper's side of a
 //! running step), `tmp` (a /tmp of its own), `image` (images of its processes), `provider` (one namespace over its nodes), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash), `untouched` (whether somebody has changed a replica),
 //! `sweep` (what dead runs have left), `drained` (where the external store has what no tier has room for).
@@ -14,6 +14,7 @@ mod dests;
 mod drained;
 mod durable;
 mod env;
+mod envelope_queue;
 pub mod exec;
 mod far;
 mod guests;
@@ -31,7 +32,6 @@ pub mod lent;
 pub mod location;
 mod log;
 pub mod machine;
-mod mail;
 mod mate;
 mod member;
 mod message;
@@ -80,4 +80,4 @@ pub use store::{looks_like, write_manifests};
 pub use sweep::{sweep, sweep_drained};
 pub use tarn_sys::memory::{Memory, memory};
 pub use tiers::apart;
-pub use world::{Config, Local, Nudge, leave_tiers};
+pub use world::{Config, Local, Waker, leave_tiers};

@@ -1,10 +1,10 @@
 //! The part of a step that another world leads, on a node that this world owns: a thread that does what it is told.
 
+use crate::envelope_queue::EnvelopeQueue;
 use crate::here::{Attempted, Here};
 use crate::launch::{Helps, Urgency};
-use crate::mail::Mail;
 use crate::member::{Member, Task};
-use crate::message::{Line, Parcel, Say};
+use crate::message::{Envelope, Line, Say};
 use crate::prepare::needs;
 use crate::protocol::Report;
 use crate::relay::Relay;
@@ -57,8 +57,8 @@ impl Desk {
 
     /// Another node says something about an attempt.
     pub(crate) fn hear(&mut self, from: NodeId, step: Attempt, message: &[u8]) {
-        let parcel = match Parcel::decode(message) {
-            Ok(parcel) => parcel,
+        let envelope = match Envelope::decode(message) {
+            Ok(envelope) => envelope,
             Err(e) => {
                 let name = crate::member::node_name(&self.shared, from);
                 return warn(&format!(
@@ -68,25 +68,25 @@ impl Desk {
         };
         let led = self.led.lock().ok().and_then(|l| l.get(&step).cloned());
         if let Some(handle) = led {
-            let mail = handle.mail.as_ref();
-            if let Some(mail) = mail.filter(|m| m.is_from(parcel.at, from)) {
-                mail.put(parcel, &handle.stop);
+            let envelopes = handle.envelopes.as_ref();
+            if let Some(envelopes) = envelopes.filter(|m| m.is_from(envelope.at, from)) {
+                envelopes.put(envelope, &handle.stop);
             }
             return;
         }
-        let part = (step, parcel.at);
-        if let Say::Begin(run) = parcel.say {
+        let part = (step, envelope.at);
+        if let Say::Begin(run) = envelope.say {
             return self.begin(from, part, run);
         }
         let handle = self.attended.lock().ok().and_then(|a| {
             let attended = a.get(&part).filter(|a| a.leader == from)?;
             Some(Arc::clone(&attended.handle))
         });
-        match (handle, &parcel.say) {
+        match (handle, &envelope.say) {
             (Some(handle), Say::Cancel) => handle.cancel(Urgency::Terminate),
             (Some(handle), _) => {
-                if let Some(mail) = &handle.mail {
-                    mail.put(parcel, &handle.stop);
+                if let Some(envelopes) = &handle.envelopes {
+                    envelopes.put(envelope, &handle.stop);
                 }
             }
             // The leader waits for an answer.
@@ -120,7 +120,7 @@ impl Desk {
     }
 
     fn start(&mut self, leader: NodeId, part: Part, run: Box<Run>) -> std::io::Result<()> {
-        let handle = Arc::new(Handle::new(Some(Mail::new(Vec::new())?))?);
+        let handle = Arc::new(Handle::new(Some(EnvelopeQueue::new(Vec::new())?))?);
         let attended = Attended {
             leader,
             handle: Arc::clone(&handle),
@@ -161,20 +161,27 @@ impl Desk {
     pub(crate) fn node_lost(&self, node: NodeId) {
         if let Ok(led) = self.led.lock() {
             for handle in led.values() {
-                handle.mail.iter().for_each(|m| m.lose(node, &handle.stop));
+                handle
+                    .envelopes
+                    .iter()
+                    .for_each(|m| m.lose(node, &handle.stop));
             }
         }
-        self.forsake(|a| a.leader == node);
+        self.give_up_led(|a| a.leader == node);
     }
 
-    fn forsake(&self, which: impl Fn(&Attended) -> bool) {
+    fn give_up_led(&self, which: impl Fn(&Attended) -> bool) {
         let Ok(all) = self.attended.lock() else {
             return;
         };
         for attended in all.values().filter(|a| which(a)) {
             attended.handle.cancel(Urgency::Kill);
             let stop = &attended.handle.stop;
-            attended.handle.mail.iter().for_each(|m| m.lose_all(stop));
+            attended
+                .handle
+                .envelopes
+                .iter()
+                .for_each(|m| m.lose_all(stop));
         }
     }
 
@@ -182,10 +189,13 @@ impl Desk {
     pub(crate) fn end(&mut self) {
         if let Ok(led) = self.led.lock() {
             for handle in led.values() {
-                handle.mail.iter().for_each(|m| m.lose_all(&handle.stop));
+                handle
+                    .envelopes
+                    .iter()
+                    .for_each(|m| m.lose_all(&handle.stop));
             }
         }
-        self.forsake(|_| true);
+        self.give_up_led(|_| true);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -195,7 +205,7 @@ impl Desk {
 /// Does what the leader says until the attempt is over, or the leader is lost.
 fn attend(line: Line<'_>, run: &Run, handle: &Handle) {
     let shared = line.shared;
-    let (Some(mail), Some(spot)) = (&handle.mail, run.nodes.get(line.at)) else {
+    let (Some(envelopes), Some(spot)) = (&handle.envelopes, run.nodes.get(line.at)) else {
         return;
     };
     let step = shared.workflow.steps.get(run.instance.step.at());
@@ -208,7 +218,7 @@ fn attend(line: Line<'_>, run: &Run, handle: &Handle) {
         });
     let (step, needs) = match prepared {
         Ok(found) => found,
-        Err(why) => return refuse(line, mail, handle, why),
+        Err(why) => return refuse(line, envelopes, handle, why),
     };
     let log = log_path(shared, run);
     let of = Attempted {
@@ -220,10 +230,10 @@ fn attend(line: Line<'_>, run: &Run, handle: &Handle) {
         log: &log,
         home: *spot,
     };
-    let relay = Relay::of_mate(line, run, *spot, mail);
+    let relay = Relay::of_mate(line, run, *spot, envelopes);
     let mate = Mate {
         line,
-        mail,
+        envelopes,
         handle,
         here: Here::new(of, line.at, *spot),
         listens: false,
@@ -231,18 +241,18 @@ fn attend(line: Line<'_>, run: &Run, handle: &Handle) {
     std::thread::scope(|scope| {
         scope.spawn(|| relay.run());
         // Whatever happens to it, the other ends too.
-        let _closing = mail.exec.closing();
+        let _closing = envelopes.exec.closing();
         mate.serve();
     });
 }
 
 /// Answers until the leader has understood.
-fn refuse(line: Line<'_>, mail: &Mail, handle: &Handle, why: String) {
+fn refuse(line: Line<'_>, envelopes: &EnvelopeQueue, handle: &Handle, why: String) {
     let refused: Result<_, Failure> = Err(failure(FailureKind::Launch, why));
     let mut over = false;
-    while !over && !mail.lost(line.at) {
-        if let Some(parcel) = mail.take(line.at) {
-            over = matches!(parcel.say, Say::Do(Task::Over { .. }));
+    while !over && !envelopes.lost(line.at) {
+        if let Some(envelope) = envelopes.take(line.at) {
+            over = matches!(envelope.say, Say::Do(Task::Over { .. }));
             line.say(Say::Done {
                 result: refused.clone(),
                 evicted: Vec::new(),
@@ -257,7 +267,7 @@ fn refuse(line: Line<'_>, mail: &Mail, handle: &Handle, why: String) {
 
 struct Mate<'a> {
     line: Line<'a>,
-    mail: &'a Mail,
+    envelopes: &'a EnvelopeQueue,
     handle: &'a Handle,
     here: Here<'a>,
     /// Whether the helper was told to set everything up, and has not said yet how the step ended here.
@@ -267,13 +277,13 @@ struct Mate<'a> {
 impl Mate<'_> {
     fn serve(mut self) {
         loop {
-            while let Some(parcel) = self.mail.take(self.line.at) {
-                let Ok(say) = parcel.open() else { continue };
+            while let Some(envelope) = self.envelopes.take(self.line.at) {
+                let Ok(say) = envelope.open() else { continue };
                 if self.obey(say) {
                     return;
                 }
             }
-            if self.mail.lost(self.line.at) {
+            if self.envelopes.lost(self.line.at) {
                 break;
             }
             self.wait();

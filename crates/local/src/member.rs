@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tarn_base::checkpoint::Checkpoint;
 use tarn_base::event::{Event, Failure, FailureKind, Undeclared};
-use tarn_base::id::{DataId, NodeId, Spot};
+use tarn_base::id::{DataId, NodeId, TierRef};
 use tarn_base::manifest::Manifest;
 use tarn_base::part::{PartRef, Place, StoreKey};
 
@@ -94,7 +94,7 @@ pub(crate) trait Member {
     fn name(&self) -> &str;
 
     /// The node, and the tier of its outputs.
-    fn spot(&self) -> Spot;
+    fn spot(&self) -> TierRef;
 
     /// A task is to be done soon: who is elsewhere may begin.
     fn begin(&mut self, task: &Task);
@@ -103,10 +103,10 @@ pub(crate) trait Member {
     fn done(&mut self, task: &Task) -> Result<Done, Failure>;
 
     /// Instead of [`Member::done`]: what comes of it interests nobody any more.
-    fn forgo(&mut self);
+    fn give_up_instance(&mut self);
 
     /// Replicas that it has removed because they were damaged, or missed.
-    fn evicted(&mut self) -> Vec<(PartRef, Spot)>;
+    fn evicted(&mut self) -> Vec<(PartRef, TierRef)>;
 
     /// Its helper, once that was started.
     fn helper(&mut self) -> Option<&mut dyn Helps>;
@@ -160,7 +160,7 @@ impl Team<'_> {
         let mut failed = None;
         for (member, task) in self.members.iter_mut().zip(&tasks) {
             if failed.is_some() {
-                member.forgo();
+                member.give_up_instance();
                 continue;
             }
             match member.done(task) {

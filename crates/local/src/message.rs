@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tarn_base::action::Run;
 use tarn_base::event::Failure;
-use tarn_base::id::{NodeId, Spot};
+use tarn_base::id::{NodeId, TierRef};
 use tarn_base::manifest::Manifest;
 use tarn_base::nodes::Attempt;
 use tarn_base::part::PartRef;
@@ -31,7 +31,7 @@ pub(crate) enum Say {
     /// From a mate: what came of a task, and the damaged replicas that were removed.
     Done {
         result: Result<Done, Failure>,
-        evicted: Vec<(PartRef, Spot)>,
+        evicted: Vec<(PartRef, TierRef)>,
     },
     /// From a mate: whether everything is set up, and where its part of a shared namespace is reached.
     Entered(Result<Option<Door>, String>),
@@ -90,13 +90,13 @@ struct Head<S> {
 
 /// A message that has arrived. What it carries is not looked at before it is opened.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct Envelope {
     pub(crate) at: usize,
     pub(crate) say: Say,
     cargo: Vec<Vec<u8>>,
 }
 
-impl Parcel {
+impl Envelope {
     /// The message of some bytes; what is wrong with them otherwise.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         // JSON as it is written here has no newline.
@@ -222,18 +222,18 @@ mod tests {
         let parts = vec![piece("a"), piece("b")];
         let data = DataId(3);
         let bytes = encode(2, Say::Do(Task::Publish { data, parts }), None).unwrap();
-        let parcel = Parcel::decode(&bytes).unwrap();
-        assert_eq!(parcel.at, 2);
-        let Say::Do(Task::Publish { parts, .. }) = parcel.open().unwrap() else {
+        let envelope = Envelope::decode(&bytes).unwrap();
+        assert_eq!(envelope.at, 2);
+        let Say::Do(Task::Publish { parts, .. }) = envelope.open().unwrap() else {
             panic!("something else");
         };
         let names = ["a", "b"].map(tree);
         assert!(parts.iter().map(|p| &p.manifest).eq(&names));
         for cut in 0..bytes.len() {
-            assert!(Parcel::decode(&bytes[..cut]).is_err(), "{cut}");
+            assert!(Envelope::decode(&bytes[..cut]).is_err(), "{cut}");
         }
         let longer = [&bytes[..], b"x"].concat();
-        assert!(Parcel::decode(&longer).is_err());
+        assert!(Envelope::decode(&longer).is_err());
     }
 
     #[test]
@@ -243,10 +243,10 @@ mod tests {
             evicted: Vec::new(),
         };
         let bytes = encode(0, none, Some(b"tree")).unwrap();
-        assert!(Parcel::decode(&bytes).unwrap().open().is_err());
+        assert!(Envelope::decode(&bytes).unwrap().open().is_err());
         let about = Exec::Data { stream: 1 };
         let bytes = encode(0, Say::Exec { session: 9, about }, Some(b"\n\0x")).unwrap();
-        let (session, about, data) = Parcel::decode(&bytes).unwrap().exec().unwrap();
+        let (session, about, data) = Envelope::decode(&bytes).unwrap().exec().unwrap();
         assert!(matches!(about, Exec::Data { stream: 1 }));
         assert_eq!((session, &data[..]), (9, &b"\n\0x"[..]));
     }

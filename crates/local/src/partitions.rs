@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tarn_base::action::{Lent, Run};
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::nodes::Own as Owned;
 use tarn_base::part::StoreKey;
 use tarn_base::workflow::{KeepPartition, StoragePartition};
@@ -135,7 +135,7 @@ impl Own<'_> {
         self.about.spread.is_some() && spots.any(|s| !shared.own.has(s.node))
     }
 
-    fn spot(&self, at: usize) -> Spot {
+    fn spot(&self, at: usize) -> TierRef {
         self.lent.spots[at]
     }
 

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use tarn_base::event::{Event, FailureKind};
-use tarn_base::id::{DataId, InstanceId, Spot, TransferId};
+use tarn_base::id::{DataId, InstanceId, TierRef, TransferId};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_ports::Control;
 
@@ -85,7 +85,7 @@ fn name(job: &Job) -> Option<Name> {
 }
 
 /// The tier of a node that a job reads or writes most of.
-fn tier_of(job: &Job) -> Option<Spot> {
+fn tier_of(job: &Job) -> Option<TierRef> {
     let t = match job {
         Job::Transfer(t) => t,
         Job::Image(copy) => return Some(copy.to),
@@ -174,7 +174,7 @@ impl Pool {
     }
 
     /// The same of the copying of an image.
-    pub(crate) fn forgo(&self, id: InstanceId) {
+    pub(crate) fn give_up_instance(&self, id: InstanceId) {
         self.cancel(Name::Image(id));
     }
 

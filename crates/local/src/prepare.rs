@@ -20,7 +20,7 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use tarn_base::action::{Held, Run};
 use tarn_base::event::{Event, Failure, FailureKind, Imaged};
-use tarn_base::id::{DataId, Spot};
+use tarn_base::id::{DataId, TierRef};
 use tarn_base::manifest::Manifest;
 use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, Verify};
@@ -112,7 +112,7 @@ pub(crate) struct Ready {
 }
 
 /// The work folder of an attempt on a node.
-pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: Spot) -> Result<PathBuf, Failure> {
+pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: TierRef) -> Result<PathBuf, Failure> {
     Ok(shared
         .tier_dir(spot)?
         .work()
@@ -125,7 +125,7 @@ pub(crate) struct NodeSetup<'a> {
     pub(crate) run: &'a Run,
     pub(crate) at: usize,
     pub(crate) name: String,
-    pub(crate) spot: Spot,
+    pub(crate) spot: TierRef,
     pub(crate) work: PathBuf,
     /// Processors that the step runs on there; none: it is not bound.
     pub(crate) cpus: Vec<u32>,
@@ -134,7 +134,7 @@ pub(crate) struct NodeSetup<'a> {
     /// The image that it goes on from.
     pub(crate) image: Option<Image>,
     /// Replicas that were missed.
-    pub(crate) evicted: &'a mut Vec<(PartRef, Spot)>,
+    pub(crate) evicted: &'a mut Vec<(PartRef, TierRef)>,
 }
 
 impl NodeSetup<'_> {

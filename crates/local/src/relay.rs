@@ -5,8 +5,8 @@
 
 mod stream;
 
+use crate::envelope_queue::{EnvelopeQueue, ExecBox, ExecPost};
 use crate::guests::{MAX_GUESTS, REQUEST_TIMEOUT, socket_path};
-use crate::mail::{ExecBox, ExecPost, Mail};
 use crate::member::node_name;
 use crate::message::{Exec, Line};
 use crate::prepare::work_folder;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use stream::{Sink, Source};
 use tarn_base::action::Run;
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 
 /// The relay of one step on one of its nodes.
 pub(crate) struct Relay<'a> {
@@ -67,7 +67,11 @@ struct Session<'a> {
 
 impl<'a> Relay<'a> {
     /// Listens for `tarn exec` to each node of another world.
-    pub(crate) fn of_leader(shared: &'a Shared, run: &Run, mail: &'a Mail) -> io::Result<Self> {
+    pub(crate) fn of_leader(
+        shared: &'a Shared,
+        run: &Run,
+        envelopes: &'a EnvelopeQueue,
+    ) -> io::Result<Self> {
         let home = run.nodes.first().copied();
         let home = home.ok_or_else(|| io::Error::other("the step has no node"))?;
         let folder = exec_folder(shared, run, home)?;
@@ -89,14 +93,19 @@ impl<'a> Relay<'a> {
             doors.push((line, listener));
         }
         Ok(Self {
-            exec: &mail.exec,
+            exec: &envelopes.exec,
             side: Side::Leader { doors, opened: 0 },
             sessions: BTreeMap::new(),
         })
     }
 
     /// Starts commands that the leader asks for.
-    pub(crate) fn of_mate(line: Line<'a>, run: &Run, own: Spot, mail: &'a Mail) -> Self {
+    pub(crate) fn of_mate(
+        line: Line<'a>,
+        run: &Run,
+        own: TierRef,
+        envelopes: &'a EnvelopeQueue,
+    ) -> Self {
         let work = work_folder(line.shared, run, own).unwrap_or_default();
         let (hosts, folder) = (work.join("hosts"), work.join("exec"));
         let side = Side::Mate {
@@ -106,7 +115,7 @@ impl<'a> Relay<'a> {
             folder,
         };
         Self {
-            exec: &mail.exec,
+            exec: &envelopes.exec,
             side,
             sessions: BTreeMap::new(),
         }
@@ -236,7 +245,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-fn exec_folder(shared: &Shared, run: &Run, spot: Spot) -> io::Result<PathBuf> {
+fn exec_folder(shared: &Shared, run: &Run, spot: TierRef) -> io::Result<PathBuf> {
     let work = work_folder(shared, run, spot).map_err(|f| io::Error::other(f.message))?;
     Ok(Path::join(&work, "exec"))
 }

@@ -21,7 +21,7 @@ use tarn_base::checkpoint::CheckpointId;
 use tarn_base::cluster::{Cluster, Node, Tier};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId};
+use tarn_base::id::{DataId, InstanceId, NodeId, TierId, TierRef};
 use tarn_base::key::DataKey;
 use tarn_base::layout::{StateDir, TierDir, drained_part};
 use tarn_base::manifest::Manifest;
@@ -42,7 +42,7 @@ pub(crate) enum Delivery {
     /// Something that happened by itself.
     News(Event),
     /// Nothing but: look around.
-    Nudge,
+    Wake,
 }
 
 pub(crate) struct Shared {
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     /// The content of parts that are known from earlier.
     pub(crate) hashes: Mutex<BTreeMap<StoreKey, Hash>>,
     /// Where replicas of other workflows are stored that this run reads.
-    pub(crate) others: Mutex<BTreeMap<(Spot, StoreKey), PathBuf>>,
+    pub(crate) others: Mutex<BTreeMap<(TierRef, StoreKey), PathBuf>>,
     /// Whether earlier runs have committed steps that this one may take over.
     pub(crate) reusable: AtomicBool,
     pub(crate) deliveries: Sender<Delivery>,
@@ -196,7 +196,7 @@ impl Shared {
         let there = |path: PathBuf| path.symlink_metadata().is_ok();
         // While an object store does not say, it may be there.
         let outside = |path: PathBuf| self.is_there(&path).unwrap_or(true);
-        let on = |(spot, ..): (Spot, _, _)| {
+        let on = |(spot, ..): (TierRef, _, _)| {
             let dir = self.tier_dir(spot);
             dir.is_ok_and(|d| there(d.part(part)) || there(d.incoming().join(&part.0)))
         };
@@ -241,18 +241,18 @@ impl Shared {
     }
 
     /// This thread runs near a tier of an own node as long as the guard is there, if that lies on a socket.
-    pub(crate) fn near(&self, spot: Spot) -> Option<Near> {
+    pub(crate) fn near(&self, spot: TierRef) -> Option<Near> {
         let sockets = self.sockets.as_ref().filter(|_| self.own.has(spot.node))?;
         sockets.near(self.tier_name(spot)?)
     }
 
-    pub(crate) fn tier_name(&self, spot: Spot) -> Option<&str> {
+    pub(crate) fn tier_name(&self, spot: TierRef) -> Option<&str> {
         let node = self.cluster.nodes.get(spot.node.at())?;
         Some(&node.tiers.get(spot.tier.at())?.name)
     }
 
     /// The folder of this workflow on a tier of a node.
-    pub(crate) fn tier_dir(&self, spot: Spot) -> Result<TierDir, Failure> {
+    pub(crate) fn tier_dir(&self, spot: TierRef) -> Result<TierDir, Failure> {
         let node = self.cluster.nodes.get(spot.node.at());
         let found = node.and_then(|n| Some((n, n.tiers.get(spot.tier.at())?)));
         let (node, tier) = found.ok_or_else(|| {
@@ -268,7 +268,7 @@ impl Shared {
     }
 
     /// Where the replica of a part lies on a node's tier.
-    pub(crate) fn replica(&self, spot: Spot, key: &StoreKey) -> Result<PathBuf, Failure> {
+    pub(crate) fn replica(&self, spot: TierRef, key: &StoreKey) -> Result<PathBuf, Failure> {
         match self.others_at(spot, key) {
             Some(folder) => Ok(folder),
             None => Ok(self.tier_dir(spot)?.part(key)),
@@ -276,7 +276,7 @@ impl Shared {
     }
 
     /// Where another workflow has the replica of a part, if it is its: then it is not this run's to count or to remove.
-    pub(crate) fn others_at(&self, spot: Spot, key: &StoreKey) -> Option<PathBuf> {
+    pub(crate) fn others_at(&self, spot: TierRef, key: &StoreKey) -> Option<PathBuf> {
         let others = self.others.lock().ok()?;
         match others.is_empty() {
             true => None,
@@ -285,7 +285,7 @@ impl Shared {
     }
 
     /// A replica of another workflow is not read any more.
-    pub(crate) fn leave_to_others(&self, spot: Spot, key: &StoreKey) -> bool {
+    pub(crate) fn leave_to_others(&self, spot: TierRef, key: &StoreKey) -> bool {
         let others = self.others.lock().ok();
         others.is_some_and(|mut others| others.remove(&(spot, key.clone())).is_some())
     }
@@ -323,7 +323,7 @@ impl Shared {
     /// Claims room on a tier; what earlier runs have left there and nobody asks to keep makes way for it.
     pub(crate) fn reserve(
         &self,
-        spot: Spot,
+        spot: TierRef,
         bytes: u64,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, Failure> {
@@ -344,7 +344,7 @@ impl Shared {
     }
 
     /// Removes cached data that is in the way of `bytes` more on a tier: first what ended runs have left, then this run's own.
-    fn clear_cache(&self, spot: Spot, bytes: u64) {
+    fn clear_cache(&self, spot: TierRef, bytes: u64) {
         self.ledgers.clear_others_cache(spot, bytes, &*self.mover);
         while let Some((at, part, key)) = self.ledgers.in_the_way_of(spot, bytes) {
             let at = Place::Node(at);
@@ -354,7 +354,7 @@ impl Shared {
     }
 
     /// Tells the engine of what is kept from earlier runs, if it is in the way of `bytes` more and that was not told before.
-    fn tell_kept(&self, spot: Spot, bytes: u64) -> bool {
+    fn tell_kept(&self, spot: TierRef, bytes: u64) -> bool {
         let Some(news) = self.ledgers.kept_in_the_way(spot, bytes) else {
             return false;
         };
@@ -367,7 +367,7 @@ impl Shared {
     /// Claims `bytes` in all instead of what was claimed, for what lies on the tier already; else what is in the way there.
     pub(crate) fn grow(
         &self,
-        spot: Spot,
+        spot: TierRef,
         reserved: &mut Reservation<'_>,
         bytes: u64,
     ) -> Result<(), u64> {
@@ -398,12 +398,12 @@ impl Shared {
     }
 
     /// The tiers of the own nodes.
-    pub(crate) fn own_tiers(&self) -> impl Iterator<Item = (Spot, &Node, &Tier)> {
+    pub(crate) fn own_tiers(&self) -> impl Iterator<Item = (TierRef, &Node, &Tier)> {
         let nodes = (0..).map(NodeId).zip(&self.cluster.nodes);
         let own = nodes.filter(|(n, _)| self.own.has(*n));
         own.flat_map(|(node, n)| {
             let tiers = (0..).map(TierId).zip(&n.tiers);
-            tiers.map(move |(tier, t)| (Spot { node, tier }, n, t))
+            tiers.map(move |(tier, t)| (TierRef { node, tier }, n, t))
         })
     }
 

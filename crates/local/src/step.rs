@@ -2,11 +2,11 @@
 
 use crate::commit::{commit, undeclared};
 use crate::env;
+use crate::envelope_queue::EnvelopeQueue;
 use crate::far::{Far, Post};
 use crate::here::{Attempted, Here};
 use crate::hints;
 use crate::launch::{Helps, Leaving, Outcome, Stop, Urgency, broken, execute};
-use crate::mail::Mail;
 use crate::member::{Done, Lack, Member, Task, Team};
 use crate::prepare::needs;
 use crate::protocol::{End, Isolation, Used};
@@ -22,7 +22,7 @@ use tarn_base::action::Run;
 use tarn_base::bounds::LOG_TAIL_BYTES;
 use tarn_base::checkpoint::{CheckpointId, newest};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::nodes::Phase;
 use tarn_base::part::StoreKey;
 use tarn_base::units::Elapsed;
@@ -34,15 +34,15 @@ pub(crate) struct Handle {
     pub(crate) stop: Arc<Stop>,
     pub(crate) control: Control,
     /// Where there are nodes of other worlds.
-    pub(crate) mail: Option<Mail>,
+    pub(crate) envelopes: Option<EnvelopeQueue>,
 }
 
 impl Handle {
-    pub(crate) fn new(mail: Option<Mail>) -> std::io::Result<Self> {
+    pub(crate) fn new(envelopes: Option<EnvelopeQueue>) -> std::io::Result<Self> {
         Ok(Self {
             stop: Arc::new(Stop::new()?),
             control: Control::default(),
-            mail,
+            envelopes,
         })
     }
 
@@ -190,8 +190,8 @@ fn assemble(of: Attempted<'_>) -> Result<Team<'_>, Failure> {
         members: Vec::with_capacity(run.nodes.len()),
         post: None,
     };
-    if let Some(mail) = &handle.mail {
-        team.post = Some(Rc::new(Post::new(shared, run, handle, mail)?));
+    if let Some(envelopes) = &handle.envelopes {
+        team.post = Some(Rc::new(Post::new(shared, run, handle, envelopes)?));
     }
     for (at, spot) in run.nodes.iter().enumerate() {
         let member: Box<dyn Member + '_> = match &team.post {
@@ -292,12 +292,12 @@ fn execute_on(of: Attempted<'_>, team: &mut Team<'_>, limit: Option<Duration>) -
     let stop = &of.handle.stop;
     let members = team.members.iter_mut();
     let mut helpers: Vec<&mut dyn Helps> = members.filter_map(|m| m.helper()).collect();
-    let address = |spot: &Spot| of.shared.addresses.get(&spot.node).cloned();
+    let address = |spot: &TierRef| of.shared.addresses.get(&spot.node).cloned();
     let hosts: Vec<String> = of.run.nodes.iter().filter_map(address).collect();
-    let Some(mail) = &of.handle.mail else {
+    let Some(envelopes) = &of.handle.envelopes else {
         return execute(&mut helpers, &hosts, limit, stop);
     };
-    let relay = match Relay::of_leader(of.shared, of.run, mail) {
+    let relay = match Relay::of_leader(of.shared, of.run, envelopes) {
         Ok(relay) => relay,
         Err(e) => {
             let why = format!("the sockets of `tarn exec` cannot be made: {e}");
@@ -307,7 +307,7 @@ fn execute_on(of: Attempted<'_>, team: &mut Team<'_>, limit: Option<Duration>) -
     std::thread::scope(|scope| {
         scope.spawn(|| relay.run());
         // Whatever happens to this thread, the other ends too.
-        let _closing = mail.exec.closing();
+        let _closing = envelopes.exec.closing();
         execute(&mut helpers, &hosts, limit, stop)
     })
 }

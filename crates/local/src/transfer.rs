@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::hash::Hash;
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::layout::source_part;
 use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::object::is_object;
@@ -515,7 +515,7 @@ fn source_of(shared: &Shared, part: &Moving<'_>) -> Result<CopySource, Failure> 
     })
 }
 
-fn peers(shared: &Shared, spot: Spot) -> Result<&dyn Peers, Failure> {
+fn peers(shared: &Shared, spot: TierRef) -> Result<&dyn Peers, Failure> {
     shared.peers.as_deref().ok_or_else(|| {
         failure(
             FailureKind::Io,

@@ -7,6 +7,7 @@ pub use nodes::leave_tiers;
 
 use crate::command::with_shells;
 use crate::durable;
+use crate::envelope_queue::EnvelopeQueue;
 use crate::image::able;
 use crate::image::copy::{Copy, unlist};
 use crate::jobs::Jobs;
@@ -15,7 +16,6 @@ use crate::keys::{DataKeys, Wrapping};
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
 use crate::lent::Loan;
-use crate::mail::Mail;
 use crate::mate::{Desk, Led};
 use crate::namespaces::{Namespaces, isolation, probe_shared};
 use crate::pool::{Job, Pool};
@@ -24,7 +24,7 @@ use crate::shared::{Delivery, Shared};
 use crate::sockets::Sockets;
 use crate::step::{self, Handle};
 use crate::store::{is_folder, make_folder, warn};
-use crate::writers::{Watchman, Writers};
+use crate::writers::{MemoryWatchdog, Writers};
 use crate::{dests, inventory, partitions, sources, stage};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -41,7 +41,7 @@ use tarn_base::action::{Action, Do, Outcome, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Ended, Event, Failure, FailureKind, PriorData, PriorInstance, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::id::{InstanceId, NodeId, TierRef};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Attempt, Own, Waits};
 use tarn_base::object::is_object;
@@ -106,12 +106,12 @@ pub struct Config {
 
 /// Wakes a world.
 #[derive(Debug, Clone)]
-pub struct Nudge(Sender<Delivery>);
+pub struct Waker(Sender<Delivery>);
 
-impl Nudge {
+impl Waker {
     /// Wakes it. Nothing happens when it is gone.
     pub fn now(&self) {
-        let _ = self.0.send(Delivery::Nudge);
+        let _ = self.0.send(Delivery::Wake);
     }
 }
 
@@ -142,9 +142,9 @@ pub struct Local {
     /// Parts that the user has pinned.
     pinned: BTreeSet<StoreKey>,
     /// Replicas of them that the engine takes for cached: each is the last one of its part.
-    last_pinned: BTreeSet<(Spot, StoreKey)>,
+    last_pinned: BTreeSet<(TierRef, StoreKey)>,
     /// Looks after memory; goes last.
-    _watchman: Option<Watchman>,
+    _watchdog: Option<MemoryWatchdog>,
 }
 
 /// Refuses an encrypted dataset where it would not be kept as one. Of the nodes of an allocation it is said with what else they can do
@@ -251,12 +251,12 @@ impl Local {
             false => None,
         };
         let mut tiers = shared.own_tiers();
-        let watchman = match shared.keys.is_some() || tiers.any(|(_, _, t)| in_memory(&t.root)) {
+        let watchdog = match shared.keys.is_some() || tiers.any(|(_, _, t)| in_memory(&t.root)) {
             true => Some(Writers::watch(&shared.writers)),
             false => None,
         };
         drop(tiers);
-        let watchman = watchman
+        let watchdog = watchdog
             .transpose()
             .map_err(|e| world_error("cannot start threads", &e))?;
         let pool = Pool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
@@ -282,13 +282,13 @@ impl Local {
             protected: BTreeSet::new(),
             pinned: BTreeSet::new(),
             last_pinned: BTreeSet::new(),
-            _watchman: watchman,
+            _watchdog: watchdog,
         })
     }
 
     /// Makes the next, or a blocked, [`World::next`] return [`Event::Timer`], from any thread. [`World::poll`] swallows it.
-    pub fn nudge(&self) -> Nudge {
-        Nudge(self.shared.deliveries.clone())
+    pub fn waker(&self) -> Waker {
+        Waker(self.shared.deliveries.clone())
     }
 
     /// What is lent to another node lies in memory that the steps here use too: who holds more of it than was lent may lose it.
@@ -323,9 +323,9 @@ impl Local {
             dataset.is_some_and(|d| matches!(d.keep, Keep::For(_) | Keep::Forever))
                 && workflow.last_version(part.data) == part.version
         });
-        let spots: Vec<Spot> = shared.own_tiers().map(|(spot, ..)| spot).collect();
+        let spots: Vec<TierRef> = shared.own_tiers().map(|(spot, ..)| spot).collect();
         let folders = kept.flat_map(|(_, key)| {
-            let on = |spot: &Spot| shared.replica(*spot, &key).ok();
+            let on = |spot: &TierRef| shared.replica(*spot, &key).ok();
             spots.iter().filter_map(on).collect::<Vec<_>>()
         });
         folders.filter(|f| is_folder(f)).collect()
@@ -346,11 +346,11 @@ impl Local {
     fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
         let nodes: Vec<NodeId> = run.nodes.iter().map(|s| s.node).collect();
         let alone = nodes.iter().all(|n| self.shared.own.has(*n));
-        let mail = match alone {
+        let envelopes = match alone {
             true => Ok(None),
-            false => Mail::new(nodes).map(Some),
+            false => EnvelopeQueue::new(nodes).map(Some),
         };
-        let handle = mail
+        let handle = envelopes
             .and_then(Handle::new)
             .map_err(|e| world_error("cannot start a step", &e))?;
         let handle = Arc::new(handle);
@@ -439,12 +439,12 @@ impl Local {
                 event
             }
             Delivery::News(event) => event,
-            Delivery::Nudge => Event::Timer,
+            Delivery::Wake => Event::Timer,
         };
         (self.now(), event)
     }
 
-    /// What has happened already; [`Event::Timer`] for a nudge.
+    /// What has happened already; [`Event::Timer`] when it was woken.
     fn ready(&mut self) -> Option<(Time, Event)> {
         self.look_at_ledgers();
         if let Some(event) = self.ahead.pop() {
@@ -455,7 +455,7 @@ impl Local {
     }
 
     /// What was kept at these places, where attempts have looked for it, is removed.
-    fn forget(&self, at: &[Spot], kept: impl Fn(Spot) -> Result<Kept, Failure>) {
+    fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<Kept, Failure>) {
         let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
         let kept = own.filter_map(|spot| Some((*spot, kept(*spot).ok()?)));
         // What follows may run there again.
@@ -491,11 +491,11 @@ impl Local {
 }
 
 /// Where the replicas of other workflows are stored.
-fn folders_of_others(prior: &[PriorData]) -> BTreeMap<(Spot, StoreKey), PathBuf> {
+fn folders_of_others(prior: &[PriorData]) -> BTreeMap<(TierRef, StoreKey), PathBuf> {
     let parts = prior.iter().flat_map(|data| &data.parts);
     let folders = parts.flat_map(|part| {
         let folder =
-            |(spot, path): &(Spot, PathBuf)| ((*spot, part.info.key.clone()), path.clone());
+            |(spot, path): &(TierRef, PathBuf)| ((*spot, part.info.key.clone()), path.clone());
         part.at.iter().map(folder)
     });
     folders.collect()
@@ -670,7 +670,7 @@ impl World for Local {
             }),
             Do::Forget { instance, at } => {
                 if let Some(pool) = &self.pool {
-                    pool.forgo(*instance);
+                    pool.give_up_instance(*instance);
                 }
                 let kept = |spot| Kept::new(&self.shared, *instance, spot);
                 for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {

@@ -118,13 +118,13 @@ impl Writers {
     }
 
     /// Looks after memory as long as there are writers, on a thread of its own.
-    pub(crate) fn watch(writers: &Arc<Self>) -> std::io::Result<Watchman> {
+    pub(crate) fn watch(writers: &Arc<Self>) -> std::io::Result<MemoryWatchdog> {
         let writers = Arc::clone(writers);
         let watched = Arc::clone(&writers);
         let gauge = Gauge::new()?;
         let thread = std::thread::Builder::new().name("tarn-memory".into());
         let thread = thread.spawn(move || watched.look_after(&gauge))?;
-        Ok(Watchman {
+        Ok(MemoryWatchdog {
             writers,
             thread: Some(thread),
         })
@@ -195,12 +195,12 @@ impl Drop for Writing<'_> {
 }
 
 /// The thread that looks after memory; ends when it is dropped.
-pub(crate) struct Watchman {
+pub(crate) struct MemoryWatchdog {
     writers: Arc<Writers>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Watchman {
+impl Drop for MemoryWatchdog {
     fn drop(&mut self) {
         self.writers.state().ends = true;
         self.writers.changed.notify_all();
@@ -269,10 +269,10 @@ mod tests {
     fn the_thread_ends_with_its_owner() {
         let dir = tempfile::tempdir().unwrap();
         let writers = Arc::new(Writers::default());
-        let watchman = Writers::watch(&writers).unwrap();
+        let watchdog = Writers::watch(&writers).unwrap();
         let counted = writers.add(writer(&dir.path().join("w"), 0, 1));
         assert_eq!(counted.blame(), None);
-        drop(watchman);
+        drop(watchdog);
         assert_eq!(Arc::strong_count(&writers), 1);
     }
 }

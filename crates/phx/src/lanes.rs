@@ -78,7 +78,7 @@ pub(crate) struct Copied<'a, T, S> {
     pub(crate) works: Vec<Work<'a, T, S>>,
     pub(crate) spent: Spent,
     /// Why a buddy does not have what was staged.
-    pub(crate) lonely: Option<Fault>,
+    pub(crate) replication_failed: Option<Fault>,
 }
 
 /// What lanes share.
@@ -102,7 +102,7 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
         spent: Spent::default(),
         failed: None,
     });
-    let lonely = std::thread::scope(|scope| {
+    let replication_failed = std::thread::scope(|scope| {
         for _ in 0..helpers {
             let spawned = std::thread::Builder::new()
                 .name("phx-copy".into())
@@ -144,7 +144,7 @@ pub(crate) fn copy<'a, T: Window, S: Window>(
     Ok(Copied {
         works: row.done,
         spent: row.spent,
-        lonely,
+        replication_failed,
     })
 }
 

@@ -279,7 +279,7 @@ struct Desk<A, S> {
     /// What earlier starts have left, and not all ranks have, is gone.
     begun: bool,
     /// A version that was damaged before it was de-staged: the next commit says so.
-    hurt: Option<String>,
+    degraded_by: Option<String>,
     /// Up to this number versions are not kept for others any more: they took too long.
     released: u64,
     /// What earlier starts have left on this node, and nobody needs, is gone.
@@ -680,7 +680,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         let mut desk = Self {
             base: None,
             begun: false,
-            hurt: None,
+            degraded_by: None,
             released: 0,
             reclaimed: false,
             asked: Asked {

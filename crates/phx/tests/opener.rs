@@ -1,4 +1,4 @@
-//! The opener of arenas against what is nearly one: flipped, cut, spliced, with numbers that hurt, and most of it with the checksums made
+//! The opener of arenas against what is nearly one: flipped, cut, spliced, with numbers out of range, and most of it with the checksums made
 //! right again, so that what is behind them is reached.
 //!
 //! A seed decides everything; one that fails is in the message. `TARN_ARENAS` asks for more of them, `make soak` does.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::checkpoint::Checkpoint;
 use tarn_base::event::{Failure, PriorInstance};
-use tarn_base::id::{NodeId, Spot, StepId, TransferId};
+use tarn_base::id::{NodeId, StepId, TierRef, TransferId};
 use tarn_base::nodes::{Attempt, Cleaned, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 
@@ -133,11 +133,11 @@ pub trait Peers: Send + Sync {
     ///
     /// # Errors
     /// `NodeLost` when its node is, `Io` when it is no node of this run.
-    fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure>;
+    fn tree(&self, spot: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure>;
 
     /// Who is told of what arrives of a replica on an own node, so that others can read it before it is whole. From now on
     /// who asks for it waits for it.
-    fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
+    fn arriving(&self, spot: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
 
     /// A transfer to an own node has begun: who all is told of what arrives of it is known.
     fn begun(&self, id: TransferId);

@@ -4,7 +4,7 @@ use tarn_base::action::Lent;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
 use tarn_base::history::History;
-use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId};
+use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, StepId, TierRef};
 use tarn_base::part::{Place, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::units::Bytes;
@@ -87,7 +87,7 @@ impl<'a> Names<'a> {
         node.map_or_else(|| id.to_string(), |n| n.name.clone())
     }
 
-    pub(crate) fn tier(&self, spot: Spot) -> String {
+    pub(crate) fn tier(&self, spot: TierRef) -> String {
         let tiers = self
             .start
             .cluster
@@ -99,7 +99,7 @@ impl<'a> Names<'a> {
     }
 
     /// `n0/tmpfs`.
-    pub(crate) fn spot(&self, spot: Spot) -> String {
+    pub(crate) fn spot(&self, spot: TierRef) -> String {
         format!("{}/{}", self.node(spot.node), self.tier(spot))
     }
 
@@ -113,7 +113,7 @@ impl<'a> Names<'a> {
     }
 
     /// The nodes of spots, each once, in order.
-    pub(crate) fn nodes(&self, spots: &[Spot]) -> String {
+    pub(crate) fn nodes(&self, spots: &[TierRef]) -> String {
         let mut names: Vec<String> = Vec::new();
         for spot in spots {
             let name = self.node(spot.node);
@@ -125,7 +125,7 @@ impl<'a> Names<'a> {
     }
 
     pub(crate) fn reason(&self, reason: &Reason) -> String {
-        let tier = |s: Spot| format!("{} of {}", self.tier(s), self.node(s.node));
+        let tier = |s: TierRef| format!("{} of {}", self.tier(s), self.node(s.node));
         let (node, instance) = (|n| self.node(n), |i| self.instance(i));
         reason.explain_with(&self.start.workflow, &node, &tier, &instance)
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Outcome, Subject};
 use tarn_base::history::{AttemptEnd, DeedKind, TransferEnd};
-use tarn_base::id::{InstanceId, NodeId, Spot, TierId};
+use tarn_base::id::{InstanceId, NodeId, TierId, TierRef};
 use tarn_base::nodes::{Live, Phase};
 use tarn_base::part::{PartMove, Place};
 use tarn_base::reason::Reason;
@@ -359,7 +359,7 @@ fn fills(trace: &Trace) -> Vec<Fill> {
     let mut fills = Vec::new();
     for (n, node) in (0..).zip(&trace.start.cluster.nodes) {
         for (t, tier) in (0..).zip(&node.tiers) {
-            let spot = Spot {
+            let spot = TierRef {
                 node: NodeId(n),
                 tier: TierId(t),
             };

@@ -13,7 +13,7 @@ use tarn_base::event::{FailureKind, Usage};
 use tarn_base::history::{
     Attempt, AttemptEnd, Images, InstanceState, NodeLoss, Traffic, TransferEnd,
 };
-use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_base::part::TransferKind;
 use tarn_base::units::{Nanos, Time};
 
@@ -302,7 +302,7 @@ fn nodes(trace: &Trace) -> Vec<NodeSummary> {
 fn tiers(trace: &Trace, node: NodeId, tiers: &[Tier]) -> Vec<TierSummary> {
     let numbered = (0..).map(TierId).zip(tiers);
     let summary = numbered.map(|(at, tier)| {
-        let spot = Spot { node, tier: at };
+        let spot = TierRef { node, tier: at };
         let fill = trace.history.fill.get(&spot).map_or(&[][..], Vec::as_slice);
         let mut capacity = vec![(0, tier.capacity)];
         capacity.extend(trace.history.capacity.get(&spot).into_iter().flatten());

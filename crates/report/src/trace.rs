@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Run};
 use tarn_base::event::{Ended, Event, Output, Start};
 use tarn_base::history::{Attempt, AttemptEnd, History, TransferEnd, TransferHistory};
-use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId, TransferId};
+use tarn_base::id::{InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_base::part::{PartRef, Place};
 use tarn_base::units::Time;
 use tarn_ports::Record;
@@ -38,7 +38,7 @@ pub(crate) struct Trace {
     /// Of each open attempt, what of its views a transfer had brought: (arrival, bytes).
     open: BTreeMap<InstanceId, Vec<(u64, u64)>>,
     /// Replicas that lie where a transfer brought them, with the number of that arrival.
-    arrivals: BTreeMap<(PartRef, Spot), u64>,
+    arrivals: BTreeMap<(PartRef, TierRef), u64>,
     /// Arrivals that no committed attempt has read yet: the first that does bears the movement.
     unread: BTreeSet<u64>,
     arrived: u64,
@@ -98,7 +98,7 @@ impl Trace {
     /// Arrivals whose replica is not there any more.
     fn forget_arrivals(&mut self) {
         let history = &self.history;
-        let there = |(part, spot): &(PartRef, Spot)| {
+        let there = |(part, spot): &(PartRef, TierRef)| {
             history.places(*part).any(|p| *p == Place::Node(*spot))
         };
         self.arrivals.retain(|at, _| there(at));
@@ -151,14 +151,14 @@ impl Trace {
                     origin: instance.index,
                     seq: info.seq,
                 };
-                let spot = |n| Spot {
+                let spot = |n| TierRef {
                     node: NodeId(n),
                     tier: TierId(n),
                 };
                 let old = self
                     .arrivals
                     .range((part, spot(0))..=(part, spot(u32::MAX)));
-                let old: Vec<(PartRef, Spot)> = old.map(|(at, _)| *at).collect();
+                let old: Vec<(PartRef, TierRef)> = old.map(|(at, _)| *at).collect();
                 for at in old {
                     self.arrivals.remove(&at);
                 }

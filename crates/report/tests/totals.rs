@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Held, Run};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, Undeclared, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, Spot, TransferId};
+use tarn_base::id::{DataId, InstanceId, TierRef, TransferId};
 use tarn_base::part::{
     PartClass, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
 };
@@ -33,7 +33,7 @@ fn any_part(r: &mut Random) -> PartRef {
     }
 }
 
-fn any_spot(r: &mut Random) -> Spot {
+fn any_spot(r: &mut Random) -> TierRef {
     match r.below(10) {
         0 => tier_spot(7, 3),
         1..6 => tier_spot(0, 0),
@@ -282,7 +282,7 @@ impl Naive<'_> {
     }
 
     /// The record in which the replica that lies there at record `at` came by a transfer.
-    fn arrival(&self, part: PartRef, spot: Spot, at: usize) -> Option<usize> {
+    fn arrival(&self, part: PartRef, spot: TierRef, at: usize) -> Option<usize> {
         let place = Place::Node(spot);
         for (n, record) in self.0[..=at].iter().enumerate().rev() {
             match &record.event {

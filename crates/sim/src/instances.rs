@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tarn_base::action::Run;
 use tarn_base::event::{Ended, Event, FailureKind, Output, Undeclared, Usage};
 use tarn_base::hash::Hasher;
-use tarn_base::id::{InstanceId, Spot};
+use tarn_base::id::{InstanceId, TierRef};
 use tarn_base::part::{PartClass, PartInfo, Place, StoreKey};
 use tarn_base::units::{Nanos, Time};
 use tarn_base::workflow::{Distribution, KeepPartition, Partition, Step, Use};
@@ -93,7 +93,7 @@ impl Simulation {
 
     /// Its partitions are made, in the room that was set aside for them. Whether that is still there.
     fn lend(&mut self, run: &Run) -> bool {
-        let mut made: Vec<(&StoreKey, Spot)> = Vec::new();
+        let mut made: Vec<(&StoreKey, TierRef)> = Vec::new();
         for lent in &run.partitions {
             let about = self.workflow.partition(lent.partition);
             let takes = about.takes(lent.spots.len());
@@ -238,7 +238,7 @@ impl Simulation {
             });
         }
         let wanted = outputs.iter().flat_map(|o| &o.parts);
-        let wanted: Vec<(Spot, u64)> = wanted
+        let wanted: Vec<(TierRef, u64)> = wanted
             .flat_map(|(info, spots)| spots.iter().map(|s| (*s, info.stored)))
             .collect();
         for (at, (spot, bytes)) in wanted.iter().enumerate() {
@@ -274,7 +274,7 @@ impl Simulation {
         version: u32,
         run: &Run,
         seq: &mut u32,
-    ) -> Vec<(PartInfo, Vec<Spot>)> {
+    ) -> Vec<(PartInfo, Vec<TierRef>)> {
         if let Some(parts) = self.as_before(step, used, run, seq) {
             return parts;
         }
@@ -326,11 +326,11 @@ impl Simulation {
         used: &Use,
         run: &Run,
         seq: &mut u32,
-    ) -> Option<Vec<(PartInfo, Vec<Spot>)>> {
+    ) -> Option<Vec<(PartInfo, Vec<TierRef>)>> {
         let prior = self.prior.get(*self.reused.get(&run.instance)? as usize)?;
         let mut made = step.uses.iter().filter(|u| u.makes.is_some());
         let output = prior.outputs.get(made.position(|u| u == used)?)?;
-        let again = |(info, _): &(PartInfo, Vec<Spot>)| {
+        let again = |(info, _): &(PartInfo, Vec<TierRef>)| {
             let key = StoreKey(format!("{}.{seq}", run.store));
             *seq += 1;
             let spots = spots_of(step, used.distribution, &info.class, &run.nodes);
@@ -414,8 +414,8 @@ fn spots_of(
     step: &Step,
     distribution: Distribution,
     class: &PartClass,
-    nodes: &[Spot],
-) -> Vec<Spot> {
+    nodes: &[TierRef],
+) -> Vec<TierRef> {
     match (distribution, class) {
         // Which files go where is the file system's: on the first node they take no less room.
         (Distribution::Single | Distribution::Shared, _) => nodes.iter().take(1).copied().collect(),

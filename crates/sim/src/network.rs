@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_base::cluster::Cluster;
-use tarn_base::id::{NodeId, Spot, TransferId};
+use tarn_base::id::{NodeId, TierRef, TransferId};
 use tarn_base::units::{Nanos, Time};
 
 /// Work is counted in bytes times this: nanoseconds in a second times the resolution of a rate.
@@ -23,9 +23,9 @@ pub enum Resource {
     /// What a node sends to other nodes.
     PeerOut(NodeId),
     /// A tier, read.
-    TierRead(Spot),
+    TierRead(TierRef),
     /// A tier, written.
-    TierWrite(Spot),
+    TierWrite(TierRef),
 }
 
 impl Resource {

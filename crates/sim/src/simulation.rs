@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tarn_base::action::{Action, Do};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{Event, Failure, FailureKind, PriorData, PriorInstance, Start};
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, TierRef, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place};
 use tarn_base::units::Time;
 use tarn_base::workflow::Workflow;
@@ -152,12 +152,12 @@ impl Simulation {
     }
 
     /// Bytes taken on a tier now, those of transfers in flight included.
-    pub fn used(&self, spot: Spot) -> u64 {
+    pub fn used(&self, spot: TierRef) -> u64 {
         self.store.used(spot)
     }
 
     /// The most bytes that were ever taken on a tier.
-    pub fn peak(&self, spot: Spot) -> u64 {
+    pub fn peak(&self, spot: TierRef) -> u64 {
         self.store.peak(spot)
     }
 

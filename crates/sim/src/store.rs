@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Whole;
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::id::{NodeId, TierId, TierRef};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey};
 
 /// Parts, replicas and tier space.
@@ -12,12 +12,12 @@ pub(crate) struct Store {
     parts: BTreeMap<PartRef, PartInfo>,
     replicas: BTreeMap<PartRef, BTreeSet<Place>>,
     /// Replicas of other workflows.
-    others: BTreeSet<(PartRef, Spot)>,
+    others: BTreeSet<(PartRef, TierRef)>,
     /// What lies on tiers of earlier makes of a part, with its space.
-    strays: BTreeMap<(PartRef, StoreKey, Spot), u64>,
-    tiers: BTreeMap<Spot, Fill>,
+    returned: BTreeMap<(PartRef, StoreKey, TierRef), u64>,
+    tiers: BTreeMap<TierRef, Fill>,
     /// Partitions, with their space.
-    lent: BTreeMap<(StoreKey, Spot), u64>,
+    lent: BTreeMap<(StoreKey, TierRef), u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,7 +32,7 @@ impl Store {
         let mut tiers = BTreeMap::new();
         for (n, node) in cluster.nodes.iter().enumerate() {
             for (t, tier) in node.tiers.iter().enumerate() {
-                let spot = Spot {
+                let spot = TierRef {
                     node: NodeId(n as u32),
                     tier: TierId(t as u32),
                 };
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// Takes space; false when it is not there.
-    pub(crate) fn reserve(&mut self, spot: Spot, bytes: u64) -> bool {
+    pub(crate) fn reserve(&mut self, spot: TierRef, bytes: u64) -> bool {
         let Some(fill) = self.tiers.get_mut(&spot) else {
             return false;
         };
@@ -85,18 +85,18 @@ impl Store {
         true
     }
 
-    pub(crate) fn release(&mut self, spot: Spot, bytes: u64) {
+    pub(crate) fn release(&mut self, spot: TierRef, bytes: u64) {
         if let Some(fill) = self.tiers.get_mut(&spot) {
             fill.used = fill.used.saturating_sub(bytes);
         }
     }
 
-    pub(crate) fn is_lent(&self, key: &StoreKey, spot: Spot) -> bool {
+    pub(crate) fn is_lent(&self, key: &StoreKey, spot: TierRef) -> bool {
         self.lent.contains_key(&(key.clone(), spot))
     }
 
     /// A partition is there, if it was not. Whether there was room.
-    pub(crate) fn lend(&mut self, key: &StoreKey, spot: Spot, bytes: u64) -> bool {
+    pub(crate) fn lend(&mut self, key: &StoreKey, spot: TierRef, bytes: u64) -> bool {
         let at = (key.clone(), spot);
         let there = self.lent.contains_key(&at) || self.reserve(spot, bytes);
         if there {
@@ -106,7 +106,7 @@ impl Store {
     }
 
     /// It is there no more.
-    pub(crate) fn take_back(&mut self, key: &StoreKey, spot: Spot) {
+    pub(crate) fn take_back(&mut self, key: &StoreKey, spot: TierRef) {
         if let Some(bytes) = self.lent.remove(&(key.clone(), spot)) {
             self.release(spot, bytes);
         }
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// A replica of another workflow is there, which takes no space of this one's.
-    pub(crate) fn publish_others(&mut self, part: PartRef, spot: Spot) {
+    pub(crate) fn publish_others(&mut self, part: PartRef, spot: TierRef) {
         self.publish(part, Place::Node(spot));
         self.others.insert((part, spot));
     }
@@ -153,7 +153,7 @@ impl Store {
             match (&place, &old) {
                 (Place::Node(spot), Some(old)) => {
                     let at = (part, old.key.clone(), *spot);
-                    self.strays.insert(at, old.stored);
+                    self.returned.insert(at, old.stored);
                 }
                 (Place::External(_), _) if same => self.publish(part, place),
                 _ => {}
@@ -163,15 +163,15 @@ impl Store {
     }
 
     /// Removes what lies there of an earlier make of a part.
-    pub(crate) fn remove_stray(&mut self, part: PartRef, key: &StoreKey, spot: Spot) {
-        if let Some(stored) = self.strays.remove(&(part, key.clone(), spot)) {
+    pub(crate) fn remove_stray(&mut self, part: PartRef, key: &StoreKey, spot: TierRef) {
+        if let Some(stored) = self.returned.remove(&(part, key.clone(), spot)) {
             self.release(spot, stored);
         }
     }
 
     /// Takes from a node all that lies there. Its tiers are empty then.
     pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<Whole> {
-        let whole = |part: PartRef, key: &StoreKey, spot: Spot, stored: u64| Whole {
+        let whole = |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| Whole {
             part,
             key: key.clone(),
             tier: spot.tier,
@@ -190,7 +190,7 @@ impl Store {
                 _ => true,
             });
         }
-        self.strays.retain(|(part, key, spot), stored| {
+        self.returned.retain(|(part, key, spot), stored| {
             if spot.node == node {
                 taken.push(whole(*part, key, *spot, *stored));
             }
@@ -204,31 +204,32 @@ impl Store {
     /// Puts what came back with a node where it was, and says how large the node's tiers are.
     pub(crate) fn give_node(&mut self, node: NodeId, whole: &[Whole]) -> Vec<u64> {
         for w in whole {
-            let spot = Spot { node, tier: w.tier };
+            let spot = TierRef { node, tier: w.tier };
             if let Some(fill) = self.tiers.get_mut(&spot) {
                 fill.used = fill.used.saturating_add(w.stored);
             }
             if self.parts.get(&w.part).is_some_and(|i| i.key == w.key) {
                 self.publish(w.part, Place::Node(spot));
             } else {
-                self.strays.insert((w.part, w.key.clone(), spot), w.stored);
+                self.returned
+                    .insert((w.part, w.key.clone(), spot), w.stored);
             }
         }
         let fills = self.tiers.iter().filter(|(s, _)| s.node == node);
         fills.map(|(_, fill)| fill.capacity).collect()
     }
 
-    pub(crate) fn set_capacity(&mut self, spot: Spot, bytes: u64) {
+    pub(crate) fn set_capacity(&mut self, spot: TierRef, bytes: u64) {
         if let Some(fill) = self.tiers.get_mut(&spot) {
             fill.capacity = bytes;
         }
     }
 
-    pub(crate) fn used(&self, spot: Spot) -> u64 {
+    pub(crate) fn used(&self, spot: TierRef) -> u64 {
         self.tiers.get(&spot).map_or(0, |f| f.used)
     }
 
-    pub(crate) fn peak(&self, spot: Spot) -> u64 {
+    pub(crate) fn peak(&self, spot: TierRef) -> u64 {
         self.tiers.get(&spot).map_or(0, |f| f.peak)
     }
 }

@@ -5,7 +5,7 @@ use tarn_base::action::{Action, Do, Held, Run};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::{Ended, Event, FailureKind, Options, PriorInstance, Start};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_base::part::{
     PartClass, PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
 };
@@ -21,8 +21,8 @@ use tarn_sim::{Estimates, FaultPlan, Keeps, Outage, SimEntry, Simulation, even_e
 
 const MB: u64 = 1_000_000;
 
-fn spot(node: u32) -> Spot {
-    Spot {
+fn spot(node: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(0),
     }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use tarn_allocation::{Allocation, Config, Link, Linked, Mail, NoAnswer};
+use tarn_allocation::{Allocation, Config, EventQueue, Link, Linked, NoAnswer};
 use tarn_base::action::{Action, Do, Held, Run};
 use tarn_base::cluster::{self, Cluster, Host, Tier};
 use tarn_base::event::{Ended, Event, Output, PriorInstance, Undeclared, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_base::nodes::{Cleaned, Staying};
 use tarn_base::part::{
     PartClass, PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
@@ -349,10 +349,14 @@ impl Script {
     }
 
     pub(crate) fn open(self) -> Played {
-        let (mail, nodes) = (Mail::new(), self.cluster.nodes.len() as u32);
+        let (event_queue, nodes) = (EventQueue::new(), self.cluster.nodes.len() as u32);
         let sessions: Sessions = Arc::default();
         let gone: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
-        let (all, cut, to) = (Arc::clone(&sessions), Arc::clone(&gone), mail.clone());
+        let (all, cut, to) = (
+            Arc::clone(&sessions),
+            Arc::clone(&gone),
+            event_queue.clone(),
+        );
         let (acts, answers) = (self.acts, self.answers);
         let relink = Arc::new(move |n: NodeId, number: u64| {
             if cut.lock().unwrap().contains(&n) {
@@ -404,7 +408,7 @@ impl Script {
             home: Box::new(home),
             opening,
             links,
-            mail: mail.clone(),
+            event_queue: event_queue.clone(),
             relink,
             retry: Duration::from_millis(20),
             patience: Duration::from_millis(self.patience),
@@ -474,8 +478,8 @@ impl Played {
     }
 }
 
-pub(crate) fn spot(n: u32) -> Spot {
-    Spot {
+pub(crate) fn spot(n: u32) -> TierRef {
+    TierRef {
         node: NodeId(n),
         tier: TierId(0),
     }

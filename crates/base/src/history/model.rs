@@ -4,7 +4,7 @@ use crate::action::{Lent, Outcome};
 use crate::checkpoint::CheckpointId;
 use crate::event::{Failure, Imaged, Output, Undeclared, Usage};
 use crate::hash::Hash;
-use crate::id::{InstanceId, PartitionId, Spot, TransferId};
+use crate::id::{InstanceId, PartitionId, TierRef, TransferId};
 use crate::part::{PartRef, Place, StoreKey, Transfer};
 use crate::reason::Reason;
 use crate::units::{Bytes, Elapsed, Nanos, Time};
@@ -51,7 +51,7 @@ pub struct InstanceHistory {
     /// Its identity, once it has run or was reused.
     pub identity: Option<Hash>,
     /// Its present nodes, or those of its last attempt.
-    pub nodes: Vec<Spot>,
+    pub nodes: Vec<TierRef>,
     /// When it was placed last.
     pub assigned: Option<Time>,
     /// Its attempts, in order.
@@ -66,7 +66,7 @@ pub struct Attempt {
     /// Its number, from 1.
     pub attempt: u32,
     /// Its nodes.
-    pub nodes: Vec<Spot>,
+    pub nodes: Vec<TierRef>,
     /// Its partitions.
     pub partitions: Vec<Lent>,
     /// When it was placed.
@@ -103,7 +103,7 @@ pub struct Images {
     pub copied: u64,
     /// The newest of these, and where it lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buddy: Option<(CheckpointId, Spot)>,
+    pub buddy: Option<(CheckpointId, TierRef)>,
     /// How many could not be copied.
     #[serde(default, skip_serializing_if = "is_none_of_it")]
     pub uncopied: u64,
@@ -333,7 +333,7 @@ pub enum DeedKind {
     /// A transfer was abandoned.
     Abandon(TransferId),
     /// An instance was placed.
-    Assign(Vec<Spot>),
+    Assign(Vec<TierRef>),
     /// A placement was taken back.
     Unassign,
     /// An attempt was started.
@@ -341,7 +341,7 @@ pub enum DeedKind {
     /// An attempt was told to stop.
     Stop(u32),
     /// An image of its processes was to be copied there.
-    CopyImage(CheckpointId, Spot),
+    CopyImage(CheckpointId, TierRef),
     /// Its checkpoints were removed.
     Forget,
     /// A partition was removed.
@@ -351,7 +351,7 @@ pub enum DeedKind {
     /// A replica was told to go.
     Evict(PartRef, Place),
     /// A replica stayed as cache.
-    Cache(PartRef, Spot),
+    Cache(PartRef, TierRef),
     /// Nothing: it waits.
     Note,
     /// The run ended.

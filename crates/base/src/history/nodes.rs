@@ -3,7 +3,7 @@
 
 use super::{History, Replica, Unreachable, push_point, spot_of};
 use crate::event::Whole;
-use crate::id::{NodeId, Spot, TierId};
+use crate::id::{NodeId, TierId, TierRef};
 use crate::part::{PartRef, Place, StoreKey};
 use crate::units::Time;
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ impl History {
 
     /// What lies of a part under this key, where nobody can look, is of no use: it was made again under another.
     pub(super) fn outdated(&mut self, key: &StoreKey) {
-        let first = Place::Node(Spot {
+        let first = Place::Node(TierRef {
             node: NodeId(0),
             tier: TierId(0),
         });
@@ -141,7 +141,7 @@ impl History {
         for w in whole {
             if self.parts.get(&w.part).is_some_and(|i| i.key == w.key) {
                 let tier = w.tier;
-                self.add_replica(w.part, Place::Node(Spot { node, tier }), w.stored);
+                self.add_replica(w.part, Place::Node(TierRef { node, tier }), w.stored);
             }
         }
         let here = |place: &Place| spot_of(place).is_some_and(|s| s.node == node);
@@ -177,7 +177,7 @@ impl History {
 
     fn may_use(&mut self, node: NodeId, capacities: &[u64]) {
         for (tier, bytes) in (0..).map(TierId).zip(capacities) {
-            let points = self.capacity.entry(Spot { node, tier }).or_default();
+            let points = self.capacity.entry(TierRef { node, tier }).or_default();
             push_point(points, self.now, *bytes);
         }
     }

@@ -16,7 +16,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_allocation::{Allocation, Between, Lending, Link, Linked, Mail, NoAnswer, RETRY, STUCK};
+use tarn_allocation::{
+    Allocation, Between, EventQueue, Lending, Link, Linked, NoAnswer, RETRY, STUCK,
+};
 use tarn_base::cluster::Cluster;
 use tarn_base::codes::Exit;
 use tarn_base::event::{Start, Verify};
@@ -51,7 +53,7 @@ struct Fleet {
     keys: RunKeys,
     /// The run, as tarnd knows it.
     label: String,
-    mail: Mail,
+    event_queue: EventQueue,
     /// Where what the nodes say on standard error is kept, once it is.
     log: Arc<OnceLock<PathBuf>>,
 }
@@ -187,13 +189,13 @@ impl Fleet {
             patience: STARTING,
         };
         let (slurm, started) = tarn_slurm::Nodes::start(allocation, &launch).exit(Exit::State)?;
-        let mail = Mail::new();
+        let event_queue = EventQueue::new();
         let fleet = Fleet {
             slurm: Mutex::new(slurm),
             started,
             keys,
             label,
-            mail,
+            event_queue,
             log: Arc::default(),
         };
         let links = fleet.links()?;
@@ -206,7 +208,7 @@ impl Fleet {
         let name = &started.node;
         let address = address(name, started.control)?;
         let patience = Patience::default();
-        let news = self.mail.of(node, number);
+        let news = self.event_queue.of(node, number);
         let session = Session::open(address, &self.keys, patience, &self.label, name, news);
         let session = session.map_err(|e| e.to_string())?;
         let log = Arc::clone(&self.log);
@@ -502,7 +504,7 @@ impl Reached {
             home: Box::new(Local::new(config).exit(Exit::State)?),
             opening,
             links: self.links,
-            mail: self.fleet.mail.clone(),
+            event_queue: self.fleet.event_queue.clone(),
             relink: Arc::new(move |node, number| fleet.link(node, number)),
             patience: STUCK,
             retry: RETRY,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tarn_base::codes::Exit;
 use tarn_base::event::{PriorInstance, Start};
-use tarn_base::id::{DataId, Spot};
+use tarn_base::id::{DataId, TierRef};
 use tarn_base::layout::{TierDir, drained_part};
 use tarn_base::nodes::{Cleaned, Staying, Swept};
 use tarn_base::part::{PartRef, Place, StoreKey};
@@ -243,7 +243,7 @@ fn held(prior: &[PriorInstance]) -> Vec<(PartRef, StoreKey, Place)> {
 
 fn path(start: &Start, key: &StoreKey, place: &Place) -> Option<PathBuf> {
     match place {
-        Place::Node(Spot { node, tier }) => {
+        Place::Node(TierRef { node, tier }) => {
             let node = start.cluster.nodes.get(node.at())?;
             let root = &node.tiers.get(tier.at())?.root;
             Some(TierDir::new(root, &start.workspace, &node.name).part(key))
@@ -276,14 +276,14 @@ fn set_aside(start: &mut Start, cleaned: &Cleaned) {
 }
 
 /// The same when a run is resumed: what was released since is its own again. None of one that an earlier version has begun.
-pub(super) fn aside_again(begun: &mut Start, cleaned: &Cleaned) -> Option<Vec<(Spot, u64)>> {
+pub(super) fn aside_again(begun: &mut Start, cleaned: &Cleaned) -> Option<Vec<(TierRef, u64)>> {
     begun.set_aside.as_ref()?;
     let now = aside(cleaned);
     begun.set_aside(&now);
     Some(now)
 }
 
-fn aside(cleaned: &Cleaned) -> Vec<(Spot, u64)> {
+fn aside(cleaned: &Cleaned) -> Vec<(TierRef, u64)> {
     let all = cleaned.aside.iter().filter(|(_, bytes)| **bytes > 0);
     all.map(|(spot, bytes)| (*spot, *bytes)).collect()
 }

@@ -13,7 +13,7 @@ use tarn_base::cluster::{Cluster, Tier};
 use tarn_base::codes::Exit;
 use tarn_base::event::{PriorData, PriorPart, Start};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, NodeId, Spot, TierId};
+use tarn_base::id::{DataId, NodeId, TierId, TierRef};
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
@@ -176,10 +176,10 @@ fn check_kept(state: &StateDir, prior: &PriorData) -> CliResult<()> {
 /// The space that they take is none that the run can have, whatever else changes on the tiers meanwhile. How much it was is noted: see
 /// [`full_tiers`].
 pub(crate) fn set_aside(cluster: &mut Cluster, data: &mut [PriorData]) {
-    let mut done: BTreeSet<(Spot, String)> = BTreeSet::new();
+    let mut done: BTreeSet<(TierRef, String)> = BTreeSet::new();
     for prior in data {
         let spots = prior.parts.iter().flat_map(|part| &part.at);
-        let spots: BTreeSet<Spot> = spots.map(|(spot, _)| *spot).collect();
+        let spots: BTreeSet<TierRef> = spots.map(|(spot, _)| *spot).collect();
         for spot in spots {
             let is_new = done.insert((spot, prior.workspace.clone()));
             if let Some(tier) = tier_mut(cluster, spot).filter(|_| is_new) {
@@ -205,7 +205,7 @@ pub(crate) fn full_tiers(begun: &Start) -> Cluster {
     cluster
 }
 
-fn tier_mut(cluster: &mut Cluster, spot: Spot) -> Option<&mut Tier> {
+fn tier_mut(cluster: &mut Cluster, spot: TierRef) -> Option<&mut Tier> {
     let node = cluster.nodes.get_mut(spot.node.at())?;
     node.tiers.get_mut(spot.tier.at())
 }
@@ -254,8 +254,8 @@ fn key(dataset: &str, part: &StoredPart, seq: u32) -> StoreKey {
 fn places(
     cluster: &Cluster,
     rows: &[ReplicaRow],
-) -> Result<Vec<(Spot, std::path::PathBuf)>, String> {
-    let mut all: Vec<(Spot, std::path::PathBuf)> = Vec::new();
+) -> Result<Vec<(TierRef, std::path::PathBuf)>, String> {
+    let mut all: Vec<(TierRef, std::path::PathBuf)> = Vec::new();
     for row in rows {
         let StoredAt::Node {
             name,
@@ -273,7 +273,7 @@ fn places(
         let spots = (0u32..).map(NodeId).zip(&cluster.nodes);
         let spots = spots.flat_map(|(node, n)| {
             let tiers = (0u32..).map(TierId).zip(&n.tiers);
-            tiers.map(move |(tier, t)| (n.name == *name, t, Spot { node, tier }))
+            tiers.map(move |(tier, t)| (n.name == *name, t, TierRef { node, tier }))
         });
         let with_root: Vec<_> = spots.filter(|(_, t, _)| is_root(&t.root)).collect();
         let same = with_root.iter().find(|(is_same, ..)| *is_same);

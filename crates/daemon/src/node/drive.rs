@@ -13,7 +13,7 @@ use tarn_base::event::{Ended, Event};
 use tarn_base::id::NodeId;
 use tarn_base::nodes::Attempt;
 use tarn_control::News;
-use tarn_local::{Config, Local, Nudge};
+use tarn_local::{Config, Local, Waker};
 use tarn_ports::{Mates, Nodes, Progress, World, WorldError};
 use tarn_proto::node::{self as proto, Answer, Call, Told, encode};
 
@@ -40,7 +40,7 @@ enum Work {
 /// The thread, as others see it.
 pub(super) struct Driver {
     work: SyncSender<Work>,
-    nudge: Nudge,
+    waker: Waker,
     ends: Arc<AtomicBool>,
     kept: Kept,
     /// Says something when the world is gone.
@@ -105,7 +105,7 @@ impl Driver {
                 images: world.images().err(),
             };
             loans.watched_by(&world);
-            let _ = made.send(Ok((world.nudge(), able)));
+            let _ = made.send(Ok((world.waker(), able)));
             let driving = Driving {
                 progress: world.progress(),
                 world: Some(Box::new(world)),
@@ -124,11 +124,11 @@ impl Driver {
         thread
             .spawn(drive)
             .map_err(|e| format!("cannot start a thread: {e}"))?;
-        let (nudge, able) = born.recv().map_err(|_| BUG.to_owned())??;
+        let (waker, able) = born.recv().map_err(|_| BUG.to_owned())??;
         let gone = Mutex::new(gone);
         let driver = Self {
             work,
-            nudge,
+            waker,
             ends,
             kept,
             gone,
@@ -139,7 +139,7 @@ impl Driver {
     fn give(&self, work: Work) {
         // It is gone only when it is told to.
         if self.work.send(work).is_ok() {
-            self.nudge.now();
+            self.waker.now();
         }
     }
 
@@ -172,7 +172,7 @@ impl Driver {
         self.ends.store(true, Ordering::Relaxed);
         // Where it is full, the thread is not waiting for more.
         let _ = self.work.try_send(Work::End);
-        self.nudge.now();
+        self.waker.now();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         gone.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
     }

@@ -7,7 +7,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tarn_base::event::{Failure, FailureKind};
-use tarn_base::id::{NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{NodeId, TierId, TierRef, TransferId};
 use tarn_base::layout::TierDir;
 use tarn_base::nodes::Own;
 use tarn_base::part::StoreKey;
@@ -263,7 +263,7 @@ pub(super) struct Others {
 }
 
 impl Peers for Others {
-    fn tree(&self, spot: Spot, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
+    fn tree(&self, spot: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure> {
         let failed = |kind, message: String| Failure { kind, message };
         let known = self.replicas.known();
         let (name, address) = known.nodes.get(&spot.node).cloned().ok_or_else(|| {
@@ -285,7 +285,7 @@ impl Peers for Others {
         })
     }
 
-    fn arriving(&self, spot: Spot, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
+    fn arriving(&self, spot: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>> {
         let arriving = Arc::new(Arriving::new());
         let name = (spot.tier, key.clone());
         let arrival = Arrival {
@@ -456,7 +456,7 @@ mod tests {
             begun: Box::new(|_| {}),
         };
         let (spot, key) = (
-            Spot {
+            TierRef {
                 node: NodeId(0),
                 tier: TierId(0),
             },

@@ -4,7 +4,7 @@
 //! journal are the same for them.
 
 use crate::connection::Region;
-use crate::work::{self, Held, Id, Spot};
+use crate::work::{self, Endpoint, Held, Id};
 use rustix::fs::FileType;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -141,7 +141,7 @@ impl Host {
     fn held(&self, space: &str, path: &[u8]) -> Result<Held, Refusal> {
         tarn_tasks::check_path(&path.into(), true)?;
         let root = self.root(space)?;
-        let spot = Spot::Path {
+        let spot = Endpoint::Path {
             space: Some((space.to_owned(), root)),
             path: path.to_vec(),
         };

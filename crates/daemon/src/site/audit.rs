@@ -24,7 +24,7 @@ const MAX_ADDRESSES: usize = 256;
 enum About {
     User(Option<Uid>),
     /// Somebody who has not proven who they are; `None` for those of many addresses.
-    Stranger(Option<IpAddr>),
+    Unproven(Option<IpAddr>),
 }
 
 /// How many more lines there may be.
@@ -92,7 +92,7 @@ impl Audit {
 
     /// Somebody who has not proven who they are was refused.
     pub(super) fn turned_away(&self, from: IpAddr, what: &str, why: &str) {
-        if let Some(left_out) = self.may_say(About::Stranger(Some(from))) {
+        if let Some(left_out) = self.may_say(About::Unproven(Some(from))) {
             tracing::warn!("refused: {what}: {from}: {}", plain(why));
             self.write(None, (what, &format!("{from}: {why}")), left_out);
         }
@@ -105,11 +105,11 @@ impl Audit {
             .unwrap_or_else(PoisonError::into_inner);
         let limit = match about {
             About::User(_) => OF_USER,
-            About::Stranger(_) => {
+            About::Unproven(_) => {
                 let is_known = all.contains_key(&about);
-                let strangers = all.keys().filter(|a| matches!(a, About::Stranger(_)));
+                let strangers = all.keys().filter(|a| matches!(a, About::Unproven(_)));
                 if !is_known && strangers.count() >= MAX_ADDRESSES {
-                    about = About::Stranger(None);
+                    about = About::Unproven(None);
                 }
                 OF_STRANGERS
             }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(audit.may_say(About::User(Some(2))), Some(0));
         for last in 0..u16::MAX {
             let from = IpAddr::from([10, 0, (last >> 8) as u8, last as u8]);
-            audit.may_say(About::Stranger(Some(from)));
+            audit.may_say(About::Unproven(Some(from)));
         }
         assert!(audit.allowances.lock().unwrap().len() <= MAX_ADDRESSES + 3);
     }

@@ -1,7 +1,7 @@
 //! What all users have here, as a session begins: each one's worker is asked, all at a time. Who does not answer soon, or has more than is
 //! told, is named, and holds up or crowds out nobody else.
 
-use super::crew::{Task, Wanted};
+use super::pool::{Task, Wanted};
 use super::{Site, project};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -80,7 +80,7 @@ impl Site {
         let mut all = Inventory::default();
         let mut projects = project::all(&self.stores);
         let mut asked: BTreeMap<Uid, Vec<Gid>> = BTreeMap::new();
-        for user in self.crew.users() {
+        for user in self.pool.users() {
             // What is a project's is told by one of its members who have something here.
             let groups = project::standing(user, self.group_of(user));
             let groups = groups.map(|(_, groups)| groups).unwrap_or_default();
@@ -184,7 +184,7 @@ impl Site {
                 about: None,
                 reports: reports.clone(),
             };
-            self.crew.give(user, self.group_of(user), task);
+            self.pool.give(user, self.group_of(user), task);
         }
         drop(reports);
         let until = Instant::now() + PATIENCE;

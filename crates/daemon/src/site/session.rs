@@ -1,8 +1,8 @@
 //! A session of the controller: its orders, and what came of them.
 
 use super::audit::Audit;
-use super::crew::{Task, Wanted};
 use super::keys::Secrets;
+use super::pool::{Task, Wanted};
 use super::{Site, project};
 use anyhow::Context;
 use std::net::{Shutdown, SocketAddr};
@@ -105,7 +105,7 @@ fn welcome(
             let _ = before.shutdown(Shutdown::Both);
         }
     }
-    site.crew.rekey(secrets);
+    site.pool.rekey(secrets);
     let mut all = site.inventory();
     all.share_out(greeting.pieces);
     let (capacity, stores) = site.stores.told();
@@ -210,17 +210,17 @@ impl Site {
                     .allowed(user, group, &work)
                     .and_then(|()| self.memory_for(user, group, &work));
                 match may {
-                    Ok(()) => self.crew.give(user, group, task(what, Wanted::Work(work))),
+                    Ok(()) => self.pool.give(user, group, task(what, Wanted::Work(work))),
                     Err(why) => done(user, &what, Err(why)),
                 }
             }
             Order::Stop(stopped) => {
-                self.crew.stop(stopped);
+                self.pool.stop(stopped);
                 let what = Worked::Done;
                 let _ = reports.send(Report::Worked { number, what });
             }
             Order::Serve { user, group } => {
-                self.crew
+                self.pool
                     .give(user, group, task("serve".into(), Wanted::Port));
             }
             Order::Admit { job, user, mounts } => {

@@ -17,7 +17,7 @@ use sealed::Which;
 
 use super::keys::{UserKeys, WrappingKeys};
 use super::shelf::Shelf;
-use super::talk::Manner;
+use super::talk::WorkerConfig;
 use crate::pieces::Lent;
 use crate::work::{Held, told};
 use anyhow::Context;
@@ -99,11 +99,11 @@ impl Store {
     pub(super) fn open(
         places: Vec<(String, PathBuf)>,
         node: String,
-        (keys, manner): (&UserKeys, Manner),
+        (keys, worker_config): (&UserKeys, WorkerConfig),
         projects: Vec<Gid>,
     ) -> anyhow::Result<Self> {
         let key = keys.plane;
-        let way = match manner.sealed {
+        let way = match worker_config.sealed {
             true => Way::Sealed,
             false => Way::Clear,
         };
@@ -125,15 +125,17 @@ impl Store {
             free: Condvar::new(),
             places,
             node,
-            object_endpoint: manner.object_endpoint,
+            object_endpoint: worker_config.object_endpoint,
             key,
             way,
             keys: RwLock::new(keys.wrapping()),
             projects,
             mover: Trees::new(),
-            outside: manner.external_rate.map(|rate| Limiter::new(rate, 0)),
-            between: manner.peer_rate.map(|rate| Limiter::new(rate, 0)),
-            within: manner.move_rate.map(|rate| Limiter::new(rate, 0)),
+            outside: worker_config
+                .external_rate
+                .map(|rate| Limiter::new(rate, 0)),
+            between: worker_config.peer_rate.map(|rate| Limiter::new(rate, 0)),
+            within: worker_config.move_rate.map(|rate| Limiter::new(rate, 0)),
             server,
             lent,
             shared: Mutex::default(),

@@ -11,7 +11,7 @@ use tarn_proto::site::{Gid, MAX_FRAME, Work, Worked, decode, encode};
 
 /// How workers of a node copy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Manner {
+pub(super) struct WorkerConfig {
     /// Nothing goes over a stream to another node that is not sealed.
     pub(super) sealed: bool,
     /// Bytes a second that a user's worker reads and writes outside.
@@ -38,7 +38,7 @@ pub(super) enum Told {
         /// Projects whose folders are in the stores.
         projects: Vec<Gid>,
         /// How it copies.
-        manner: Manner,
+        worker_config: WorkerConfig,
     },
     /// Do this.
     Work {

@@ -103,7 +103,7 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
         node,
         keys,
         projects,
-        manner,
+        worker_config,
     } = first
     else {
         anyhow::bail!("the first word of tarnd is not the beginning");
@@ -112,7 +112,7 @@ fn serve(socket: UnixStream) -> anyhow::Result<()> {
     let beating = Arc::clone(&speaking);
     let thread = std::thread::Builder::new().name("beat".into());
     thread.spawn(move || beat(&beating))?;
-    let store = Store::open(stores, node, (&keys, manner), projects)?;
+    let store = Store::open(stores, node, (&keys, worker_config), projects)?;
     speak(&speaking, &Said::Serving { port: store.port() })?;
     let shared = Arc::new(Shared {
         store,

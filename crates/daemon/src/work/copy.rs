@@ -1,7 +1,7 @@
 //! Copies, moves and removals of files and trees.
 
 use super::place::{Held, Id, hidden, id_of, kind_of, told};
-use super::{Plan, Shared, Spot, Verb, partition};
+use super::{Endpoint, Plan, Shared, Verb, partition};
 use crate::peers::fingerprint;
 use rustix::fs::FileType;
 use std::path::PathBuf;
@@ -35,11 +35,11 @@ pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result
     };
     if let (Verb::Move, Some(to)) = (plan.verb, &plan.to)
         && let (
-            Spot::Path {
+            Endpoint::Path {
                 space: Some((a, _)),
                 ..
             },
-            Spot::Path {
+            Endpoint::Path {
                 space: Some((b, _)),
                 ..
             },
@@ -102,12 +102,12 @@ pub(crate) fn list_of(
 pub(super) fn copy(
     shared: &Shared,
     plan: &Plan,
-    from: &Spot,
-    to: &Spot,
+    from: &Endpoint,
+    to: &Endpoint,
     control: &Control,
 ) -> Result<Finish, Refusal> {
     let from = Held::open(from, false)?;
-    let into_space = matches!(to, Spot::Path { space: Some(_), .. });
+    let into_space = matches!(to, Endpoint::Path { space: Some(_), .. });
     let to = Held::open(to, true)?;
     let there = to.stat()?.is_some();
     let Some(source) = from.stat()? else {
@@ -279,7 +279,7 @@ pub(super) fn clean(shared: &Shared, plan: &Plan, to: &Held) {
 
 /// Removes what a task has half done that does not go on.
 pub(super) fn discard(shared: &Shared, plan: &Plan) {
-    let Some(to @ Spot::Path { .. }) = &plan.to else {
+    let Some(to @ Endpoint::Path { .. }) = &plan.to else {
         return;
     };
     // Where nothing can be opened, nothing was begun.
@@ -370,9 +370,9 @@ pub(crate) fn release(
 }
 
 /// Removes the rest of a source that an earlier tarnd has moved, if it is one of this node.
-pub(super) fn remove_gone(shared: &Shared, plan: &Plan, from: &Spot) -> Result<(), Refusal> {
+pub(super) fn remove_gone(shared: &Shared, plan: &Plan, from: &Endpoint) -> Result<(), Refusal> {
     match from {
-        Spot::Path { .. } => remove_gone_of(shared, plan, &Held::open(from, false)?),
+        Endpoint::Path { .. } => remove_gone_of(shared, plan, &Held::open(from, false)?),
         _ => Ok(()),
     }
 }
@@ -406,7 +406,11 @@ pub(super) fn finish(
 }
 
 /// Removes a file or tree: at once by name, then what it held.
-pub(super) fn remove_spot(shared: &Shared, plan: &Plan, at: &Spot) -> Result<Finish, Refusal> {
+pub(super) fn remove_endpoint(
+    shared: &Shared,
+    plan: &Plan,
+    at: &Endpoint,
+) -> Result<Finish, Refusal> {
     if let Some(freed) = partition::delete(plan) {
         return Ok(Finish {
             freed: freed?,

@@ -2,7 +2,7 @@
 //! program that shrinks its memfd meanwhile makes the task fail, and nothing else.
 
 use super::place::{Held, hidden, id_of, kind_of, told};
-use super::{Plan, Shared, Spot, Verb, copy as files};
+use super::{Endpoint, Plan, Shared, Verb, copy as files};
 use crate::connection::Region;
 use crate::peers::fingerprint;
 use rustix::fd::{AsFd, OwnedFd};
@@ -126,13 +126,13 @@ pub(super) fn hash(from: &Side<'_>, length: u64, control: &Control) -> Result<Ha
 pub(super) fn copy(
     shared: &Shared,
     plan: &Plan,
-    from: &Spot,
-    to: &Spot,
+    from: &Endpoint,
+    to: &Endpoint,
     control: &Control,
 ) -> Result<Finish, Refusal> {
     match (from, to) {
         (
-            Spot::Memory {
+            Endpoint::Memory {
                 region,
                 offset,
                 length,
@@ -150,7 +150,7 @@ pub(super) fn copy(
         }
         (
             file,
-            Spot::Memory {
+            Endpoint::Memory {
                 region,
                 offset,
                 length,

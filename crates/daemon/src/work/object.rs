@@ -4,7 +4,7 @@ use super::copy::{self, SINGLE, Source};
 use super::memory::{self, Side};
 use super::place::{Held, hidden, id_of, kind_of, told};
 use super::remote::{self, Asking, Place};
-use super::{Plan, Shared, Spot, Verb};
+use super::{Endpoint, Plan, Shared, Verb};
 use crate::connection::Region;
 use crate::peers::{Far, fingerprint};
 use rustix::fs::FileType;
@@ -64,10 +64,10 @@ pub(super) fn fetch(
     shared: &Shared,
     plan: &Plan,
     at: &ObjectUrl,
-    to: &Spot,
+    to: &Endpoint,
     control: &Control,
 ) -> Result<Finish, Refusal> {
-    let into_space = matches!(to, Spot::Path { space: Some(_), .. });
+    let into_space = matches!(to, Endpoint::Path { space: Some(_), .. });
     let to = Held::open(to, true)?;
     let there = to.stat()?.is_some();
     if there && !plan.replace {
@@ -102,7 +102,7 @@ pub(super) fn load(
     shared: &Shared,
     plan: &Plan,
     at: &ObjectUrl,
-    to: &Spot,
+    to: &Endpoint,
     control: &Control,
 ) -> Result<Finish, Refusal> {
     let list = list(shared, at, control)?;
@@ -152,7 +152,7 @@ enum Moved<'a> {
 pub(super) fn put(
     shared: &Shared,
     plan: &Plan,
-    from: &Spot,
+    from: &Endpoint,
     at: &ObjectUrl,
     control: &Control,
 ) -> Result<Finish, Refusal> {
@@ -213,7 +213,7 @@ fn is_moved(
 }
 
 /// Whether the source can be that place.
-fn check(putting: &Putting<'_>, from: &Spot, at: &ObjectUrl) -> Result<(), Refusal> {
+fn check(putting: &Putting<'_>, from: &Endpoint, at: &ObjectUrl) -> Result<(), Refusal> {
     let (name, invalid) = (&putting.name, |text: String| {
         Err(Refusal::new(Code::Invalid, text))
     });
@@ -229,7 +229,7 @@ fn check(putting: &Putting<'_>, from: &Spot, at: &ObjectUrl) -> Result<(), Refus
             invalid(format!("`{name}` is no file: only files become objects"))
         }
         _ => match from {
-            Spot::Object(source) if source.is_in_way_of(at) => {
+            Endpoint::Object(source) if source.is_in_way_of(at) => {
                 invalid(format!("{source} and {at} lie in each other"))
             }
             _ => Ok(()),
@@ -241,13 +241,13 @@ fn check(putting: &Putting<'_>, from: &Spot, at: &ObjectUrl) -> Result<(), Refus
 fn putting<'a>(
     shared: &'a Shared,
     plan: &'a Plan,
-    from: &'a Spot,
+    from: &'a Endpoint,
     control: &Control,
 ) -> Result<Putting<'a>, Refusal> {
     let source = CopySource::of(PathBuf::new());
     let moves = plan.verb == Verb::Move;
     Ok(match from {
-        Spot::Path { .. } => {
+        Endpoint::Path { .. } => {
             let held = Held::open(from, false)?;
             let stat = held.stat()?.ok_or_else(|| held.missing())?;
             let single = kind_of(&stat) != FileType::Directory;
@@ -269,7 +269,7 @@ fn putting<'a>(
                 held: Some(held),
             }
         }
-        Spot::Object(at) => Putting {
+        Endpoint::Object(at) => Putting {
             source: CopySource {
                 root: path(at),
                 ..source
@@ -280,7 +280,7 @@ fn putting<'a>(
             held: None,
             moved: Moved::No,
         },
-        Spot::Memory {
+        Endpoint::Memory {
             region,
             offset,
             length,
@@ -298,7 +298,7 @@ fn putting<'a>(
             held: None,
             moved: Moved::No,
         },
-        Spot::Far { .. } => {
+        Endpoint::Far { .. } => {
             let (peers, place) = (Asking::of(shared, plan)?, remote::far(from)?);
             let hashes = plan.verify != Verify::None || moves;
             let Far {

@@ -1,6 +1,6 @@
 //! Partitions of the dataspaces.
 
-use super::{Held, Plan, Shared, Spot};
+use super::{Endpoint, Held, Plan, Shared};
 use crate::connection::Key;
 use crate::peers::unexpected;
 use rustix::fd::OwnedFd;
@@ -24,7 +24,7 @@ const CLOSING: Duration = Duration::from_millis(300);
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The folder of a partition's file, and its name in it.
-fn place(spot: &Spot, make: bool) -> Result<(Folder, String), Refusal> {
+fn place(spot: &Endpoint, make: bool) -> Result<(Folder, String), Refusal> {
     let held = Held::open(spot, make)?;
     let name = std::str::from_utf8(held.name()).ok();
     let name = name.and_then(|name| name.strip_suffix(SUFFIX));
@@ -114,7 +114,7 @@ pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Fini
 
 /// Takes a partition away that nobody has open; bytes that were freed. None where it is no partition's file.
 pub(super) fn delete(plan: &Plan) -> Option<Result<u64, Refusal>> {
-    let Spot::Path { path, .. } = &plan.from else {
+    let Endpoint::Path { path, .. } = &plan.from else {
         return None;
     };
     path.ends_with(SUFFIX.as_bytes()).then(|| {
@@ -136,7 +136,7 @@ pub(crate) fn serve(
     write: bool,
 ) -> Result<Serving, Refusal> {
     let shown = PathBuf::from(format!("{}/{}", space.0, String::from_utf8_lossy(path)));
-    let spot = Spot::Path {
+    let spot = Endpoint::Path {
         space: Some(space),
         path: path.to_vec(),
     };
@@ -156,7 +156,7 @@ pub(crate) fn list(
         b"" => SUFFIX.as_bytes().to_vec(),
         path => [path, b"/", SUFFIX.as_bytes()].concat(),
     };
-    let spot = Spot::Path {
+    let spot = Endpoint::Path {
         space: Some(space),
         path: inside,
     };
@@ -244,7 +244,7 @@ impl Lending {
             );
             Refusal::new(Code::Denied, text)
         };
-        let spot = Spot::Path {
+        let spot = Endpoint::Path {
             space: Some(self.space.clone()),
             path: self.path.clone(),
         };

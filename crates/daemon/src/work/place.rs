@@ -1,6 +1,6 @@
 //! Paths, opened beneath their space's root: no link and no `..` leads out of it.
 
-use super::Spot;
+use super::Endpoint;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat,
@@ -84,8 +84,8 @@ fn beneath(root: &OwnedFd, folder: &[u8]) -> Result<OwnedFd, Errno> {
 
 impl Held {
     /// Opens the folder that holds a place; with `make`, folders that are missing are made.
-    pub(crate) fn open(spot: &Spot, make: bool) -> Result<Self, Refusal> {
-        let Spot::Path { space, path } = spot else {
+    pub(crate) fn open(spot: &Endpoint, make: bool) -> Result<Self, Refusal> {
+        let Endpoint::Path { space, path } = spot else {
             let text = "that is no path of this node";
             return Err(Refusal::new(Code::Internal, text));
         };

@@ -6,7 +6,7 @@
 use super::copy::{self, SINGLE, Source};
 use super::memory::{self, Side};
 use super::place::{Held, id_of, kind_of, told};
-use super::{Plan, Shared, Spot, Verb, lock, object};
+use super::{Endpoint, Plan, Shared, Verb, lock, object};
 use crate::peers::{Far, Peers, fingerprint, unexpected};
 use rustix::fs::FileType;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ const AHEAD: u64 = 4;
 /// Node, dataspace and path.
 pub(super) type Place<'a> = (&'a str, &'a str, &'a [u8]);
 
-pub(super) fn far(spot: &Spot) -> Result<Place<'_>, Refusal> {
+pub(super) fn far(spot: &Endpoint) -> Result<Place<'_>, Refusal> {
     match spot {
-        Spot::Far { node, space, path } => Ok((node, space, path)),
+        Endpoint::Far { node, space, path } => Ok((node, space, path)),
         _ => Err(Refusal::new(
             Code::Internal,
             "that is no place of another node",
@@ -174,11 +174,11 @@ pub(super) fn measure(shared: &Shared, plan: &Plan, control: &Control) -> Result
 pub(super) fn fetch(
     shared: &Shared,
     plan: &Plan,
-    to: &Spot,
+    to: &Endpoint,
     control: &Control,
 ) -> Result<Finish, Refusal> {
     let (peers, place) = (&Asking::of(shared, plan)?, far(&plan.from)?);
-    let into_space = matches!(to, Spot::Path { space: Some(_), .. });
+    let into_space = matches!(to, Endpoint::Path { space: Some(_), .. });
     let to = Held::open(to, true)?;
     let there = to.stat()?.is_some();
     if there && !plan.replace && !plan.resumed {
@@ -263,7 +263,7 @@ pub(super) fn content(
 pub(super) fn load(
     shared: &Shared,
     plan: &Plan,
-    to: &Spot,
+    to: &Endpoint,
     control: &Control,
 ) -> Result<Finish, Refusal> {
     let (peers, place) = (&Asking::of(shared, plan)?, far(&plan.from)?);
@@ -308,8 +308,8 @@ pub(super) fn load(
 }
 
 /// The memory that a file of this name and size goes into.
-pub(super) fn memory_for<'a>(to: &'a Spot, size: u64, name: &str) -> Result<Side<'a>, Refusal> {
-    let Spot::Memory {
+pub(super) fn memory_for<'a>(to: &'a Endpoint, size: u64, name: &str) -> Result<Side<'a>, Refusal> {
+    let Endpoint::Memory {
         region,
         offset,
         length,
@@ -385,7 +385,7 @@ pub(super) fn hand_over(
     let moves = plan.verb == Verb::Move && spec.verify == Verify::Readback && is_copy(spec);
     let known = lock(&shared.taken).get(&plan.id).and_then(|t| t.source);
     let source = match &plan.from {
-        spot @ Spot::Path { space: Some(_), .. } if moves => {
+        spot @ Endpoint::Path { space: Some(_), .. } if moves => {
             let held = Held::open(spot, false)?;
             let Some(stat) = held.stat()? else {
                 return match plan.resumed {
@@ -403,7 +403,7 @@ pub(super) fn hand_over(
             };
             Some((Ok(held), print))
         }
-        spot @ Spot::Far { .. } if moves => {
+        spot @ Endpoint::Far { .. } if moves => {
             let place = far(spot)?;
             match peers.list(place, false, control) {
                 Err(why) if why.code == Code::NotFound && plan.resumed => {
@@ -494,12 +494,12 @@ fn is_there(
     peers: &Asking<'_>,
     control: &Control,
 ) -> Result<bool, Refusal> {
-    let hash = |spot: &Spot| match spot {
-        Spot::Far { .. } => {
+    let hash = |spot: &Endpoint| match spot {
+        Endpoint::Far { .. } => {
             let found = peers.list(far(spot)?, true, control)?;
             Ok(normal(found.list, found.single).hash())
         }
-        Spot::Object(at) => object::content(shared, at, control),
+        Endpoint::Object(at) => object::content(shared, at, control),
         _ => {
             let held = Held::open(spot, false)?;
             let stat = held.stat()?.ok_or_else(|| held.missing())?;

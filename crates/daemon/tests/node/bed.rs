@@ -13,7 +13,7 @@ use tarn_base::action::{Action, Do, Lent, Run};
 use tarn_base::cluster::{Cluster, Link};
 use tarn_base::event::{Ended, Event, Output};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_base::layout::{StateDir, TierDir};
 use tarn_base::nodes::{Look, Sight, Staying};
 use tarn_base::part::{PartInfo, PartRef};
@@ -55,8 +55,8 @@ impl std::ops::Deref for Made {
     }
 }
 
-pub(crate) fn spot(node: u32) -> Spot {
-    Spot {
+pub(crate) fn spot(node: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(0),
     }

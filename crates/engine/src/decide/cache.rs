@@ -4,9 +4,9 @@ use super::Decide;
 use crate::data::{Part, Replica, ReplicaState};
 use crate::state::State;
 use tarn_base::action::Do;
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::part::{PartRef, Place};
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::reason::Reason;
 use tarn_base::workflow::OnFailure;
 
@@ -21,7 +21,7 @@ pub(super) fn is_wanted_again(state: &State, name: PartRef, part: &Part) -> bool
 
 impl Decide<'_> {
     /// Cached data on a tier may take so many bytes in all.
-    fn cache_share(&self, spot: Spot) -> u64 {
+    fn cache_share(&self, spot: TierRef) -> u64 {
         let percent = u128::from(self.state.start.options.cache.min(100));
         let share = u128::from(self.state.ledger.capacity(spot)) * percent / 100;
         u64::try_from(share).unwrap_or(u64::MAX)
@@ -59,7 +59,7 @@ impl Decide<'_> {
         part: &Part,
         at: &Place,
         replica: Replica,
-    ) -> Option<Spot> {
+    ) -> Option<TierRef> {
         let Place::Node(spot) = at else { return None };
         let state = &*self.state;
         let w = &state.start.workflow;
@@ -70,7 +70,7 @@ impl Decide<'_> {
         };
         let may = state.start.options.cache > 0
             && state.start.allocation.is_none()
-            && state.handling() == Handling::Keep
+            && state.data_mode() == DataMode::Keep
             && state.stop.is_none()
             && replica.state == ReplicaState::Present
             && replica.pins == 0
@@ -86,7 +86,7 @@ impl Decide<'_> {
 
     /// Removes cached data from a tier until so many bytes of it go, the oldest first; last what a rescue would send out. What is
     /// being rescued stays.
-    pub(super) fn clear_cache(&mut self, spot: Spot, bytes: u64, why: &Reason) {
+    pub(super) fn clear_cache(&mut self, spot: TierRef, bytes: u64, why: &Reason) {
         let mut left = bytes;
         let mut going = Vec::new();
         let place = Place::Node(spot);
@@ -117,7 +117,7 @@ impl Decide<'_> {
     }
 
     /// Whether so many bytes are free on a tier; if only cached data is in the way, it goes.
-    pub(super) fn is_free(&mut self, spot: Spot, want: u64) -> bool {
+    pub(super) fn is_free(&mut self, spot: TierRef, want: u64) -> bool {
         let free = self.state.ledger.free(spot);
         if free >= want {
             return true;
@@ -128,7 +128,7 @@ impl Decide<'_> {
     }
 
     /// Bytes that are free on a tier, or are as soon as cached data has gone.
-    pub(super) fn free_but_for_cache(&self, spot: Spot) -> u64 {
+    pub(super) fn free_but_for_cache(&self, spot: TierRef) -> u64 {
         let free = self.state.ledger.free(spot);
         free.saturating_add(self.state.cache.bytes(spot))
     }
@@ -150,7 +150,7 @@ impl Decide<'_> {
     }
 
     /// Whether a tier is still being emptied for a step that ran out of space there.
-    pub(super) fn is_being_emptied(&self, spot: Spot) -> bool {
+    pub(super) fn is_being_emptied(&self, spot: TierRef) -> bool {
         self.state.cache.is_closed(spot) && self.leaving_from(spot) > 0
     }
 }

@@ -3,9 +3,9 @@
 use super::Decide;
 use super::sources::is_lost;
 use tarn_base::action::Subject;
-use tarn_base::id::{DataId, NodeId, Spot, TierId};
+use tarn_base::id::{DataId, NodeId, TierId, TierRef};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::reason::Reason;
 
 impl Decide<'_> {
@@ -96,7 +96,7 @@ impl Decide<'_> {
     /// Replicas on further nodes, where there is room for them without making any. While somebody waits for room
     /// there are none: they would take what has just been freed for him, and be evicted again.
     pub(super) fn copies(&mut self) {
-        if self.state.handling() != Handling::Keep
+        if self.state.data_mode() != DataMode::Keep
             || self.state.stop.is_some()
             || self.short_of_room
         {
@@ -139,11 +139,11 @@ impl Decide<'_> {
         let others = self
             .all_nodes()
             .filter(|n| !nodes.contains(n))
-            .map(|node| Spot {
+            .map(|node| TierRef {
                 node,
                 tier: TierId(0),
             });
-        let source = |to: Spot| {
+        let source = |to: TierRef| {
             let places = part.present().map(|(place, _)| place);
             let mut nodes = places.filter(|p| matches!(p, Place::Node(_)));
             let from = nodes.find(|p| !part.is_refused(Some(to.node), p))?;

@@ -8,7 +8,7 @@ use crate::plan::queue::{Fit, Waiting};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tarn_base::id::{InstanceId, NodeId, StepId};
-use tarn_base::policy::{Handling, Order};
+use tarn_base::policy::{DataMode, Order};
 use tarn_base::reason::Reason;
 use tarn_base::site::{JobId, Why};
 use tarn_base::units::{Nanos, SECOND, Time};
@@ -79,8 +79,8 @@ impl Decide<'_> {
                 self.free_for(&with, demand) && holds(*n)
             };
             let rank = |n: &NodeId| {
-                let (data_in, missing) = match self.state.handling() {
-                    Handling::StageThrough => (0, 0),
+                let (data_in, missing) = match self.state.data_mode() {
+                    DataMode::StageThrough => (0, 0),
                     _ => {
                         let (data_in, missing, _) = self.data_at(id, position, *n);
                         (data_in, missing)

@@ -190,7 +190,7 @@ impl Decide<'_> {
         let cluster = &self.state.start.cluster;
         let spots = (0u32..).zip(&cluster.nodes).flat_map(|(n, node)| {
             (0u32..).zip(&node.tiers).map(move |(t, tier)| {
-                let spot = tarn_base::id::Spot {
+                let spot = tarn_base::id::TierRef {
                     node: tarn_base::id::NodeId(n),
                     tier: tarn_base::id::TierId(t),
                 };

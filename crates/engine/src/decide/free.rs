@@ -3,7 +3,7 @@
 use super::Decide;
 use crate::ledger::{Demand, Ledger};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_base::units::Nanos;
 use tarn_base::workflow::Distribution;
 
@@ -99,7 +99,7 @@ impl Decide<'_> {
 
     /// Whether a step could begin on these nodes now, beside all that has a place.
     pub(super) fn free_for(&self, nodes: &[NodeId], demand: Demand) -> bool {
-        let spot = |node: &NodeId| Spot {
+        let spot = |node: &NodeId| TierRef {
             node: *node,
             tier: TierId(0),
         };

@@ -49,7 +49,7 @@ impl Decide<'_> {
             return;
         }
         let mut producers: BTreeMap<InstanceId, DataId> = BTreeMap::new();
-        for (name, _) in self.state.strays.keys() {
+        for (name, _) in self.state.returned.keys() {
             if let Some(id) = self.state.producer(*name) {
                 producers.entry(id).or_insert(name.data);
             }
@@ -68,7 +68,7 @@ impl Decide<'_> {
             let about = Subject::Instance(id);
             self.emit(Do::Note { about }, why);
         }
-        let unwanted = self.state.strays.iter().filter(|(_, s)| !s.leaving);
+        let unwanted = self.state.returned.iter().filter(|(_, s)| !s.leaving);
         let unwanted = unwanted.map(|((part, spot), s)| Do::Evict {
             part: *part,
             key: s.key.clone(),
@@ -79,7 +79,7 @@ impl Decide<'_> {
         }
     }
 
-    /// Whether nothing of what an instance has made is wanted and lost, now that there are strays.
+    /// Whether nothing of what an instance has made is wanted and lost, now that replicas have returned.
     fn made_whole(&self, id: InstanceId) -> bool {
         let state = &self.state;
         state.made_by(id).into_iter().all(|name| {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use tarn_base::action::{Do, Subject};
 use tarn_base::bounds::STAGE_AHEAD;
 use tarn_base::energy::Rank;
-use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::id::{InstanceId, NodeId, TierRef};
 use tarn_base::part::PartRef;
 use tarn_base::policy::Order;
 use tarn_base::reason::Reason;
@@ -34,7 +34,7 @@ pub(super) struct Turn {
     /// What is left of nodes and hosts when all that has a place runs.
     pub(super) free: Ledger,
     /// Tiers on which somebody who goes first waits for room.
-    pub(super) claimed: BTreeSet<Spot>,
+    pub(super) claimed: BTreeSet<TierRef>,
     /// Who found no room for its data.
     roomless: BTreeSet<InstanceId>,
     /// The first who found none although nothing is under way that could free some, and why.

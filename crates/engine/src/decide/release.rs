@@ -6,7 +6,7 @@ use super::Decide;
 use crate::data::{Part, Replica, ReplicaState, Version};
 use crate::state::{State, Stop};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::reason::Reason;
 use tarn_base::workflow::{Keep, OnFailure};
 
@@ -53,7 +53,7 @@ impl Decide<'_> {
             for at in places {
                 self.release_replica(name, &at);
             }
-            if self.state.handling() != Handling::Keep {
+            if self.state.data_mode() != DataMode::Keep {
                 self.stage_out(name);
             }
         }
@@ -103,7 +103,7 @@ impl Decide<'_> {
             return Some(Reason::NotNeeded);
         }
         let Place::Node(spot) = at else { return None };
-        let stage_through = self.state.handling() == Handling::StageThrough;
+        let stage_through = self.state.data_mode() == DataMode::StageThrough;
         let why = match self.state.data.to_release.get(&(name, at.clone())) {
             Some(&transfer) => Reason::MovedAway { transfer },
             None if stage_through && self.state.external_source(part).is_some() => {
@@ -152,8 +152,8 @@ impl Decide<'_> {
             Verify::None => Verify::None,
             _ => Verify::Readback,
         };
-        let why = match self.state.handling() {
-            Handling::Cache => Reason::WriteThrough,
+        let why = match self.state.data_mode() {
+            DataMode::Cache => Reason::WriteThrough,
             _ => Reason::StageOut,
         };
         self.transfer(

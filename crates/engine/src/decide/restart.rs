@@ -5,7 +5,7 @@ use crate::steps::{Instance, Progress};
 use std::cmp::Reverse;
 use tarn_base::action::{Do, Subject};
 use tarn_base::cluster::Node;
-use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::id::{InstanceId, NodeId, TierRef};
 use tarn_base::reason::Reason;
 
 impl Decide<'_> {
@@ -26,13 +26,13 @@ impl Decide<'_> {
 
     /// Removes the checkpoints of an instance from tiers that it leaves for others of their nodes: it begins anew there, and nobody has
     /// counted the room that they take.
-    pub(super) fn leave_tiers(&mut self, id: InstanceId, spots: &[Spot]) {
-        let leaves = |old: &&Spot| {
+    pub(super) fn leave_tiers(&mut self, id: InstanceId, spots: &[TierRef]) {
+        let leaves = |old: &&TierRef| {
             let mut new = spots.iter();
             new.any(|s| s.node == old.node && s.tier != old.tier)
         };
         let kept = self.state.steps.instance(id).map(|i| &i.kept.spots);
-        let at: Vec<Spot> = kept.into_iter().flatten().filter(leaves).copied().collect();
+        let at: Vec<TierRef> = kept.into_iter().flatten().filter(leaves).copied().collect();
         if !at.is_empty() {
             self.emit(Do::Forget { instance: id, at }, Reason::OtherTier);
         }
@@ -110,13 +110,13 @@ impl Decide<'_> {
 
     /// Where copies of images are to lie that are taken at `home`: where they lie already; else on another host, then where most is free.
     /// It is a node that could run the step, where it would see the same paths. And what is set aside there before.
-    fn buddy(&self, id: InstanceId, home: Spot, bytes: u64) -> Option<(Spot, u64)> {
+    fn buddy(&self, id: InstanceId, home: TierRef, bytes: u64) -> Option<(TierRef, u64)> {
         let cluster = &self.state.start.cluster;
         let (here, holds) = (cluster.node(home.node), self.holder(id, 0));
         let root = |node: &Node| node.tiers.first().map(|t| t.root.clone());
         let images = self.state.steps.instance(id).map(|i| &i.kept.images)?;
-        let own = |at: &Spot| images.buddies.get(at).copied();
-        let free = |at: &Spot| {
+        let own = |at: &TierRef| images.buddies.get(at).copied();
+        let free = |at: &TierRef| {
             let free = self.free_but_for_cache(*at);
             free.saturating_add(own(at).unwrap_or(0))
         };

@@ -5,9 +5,9 @@ use super::Decide;
 use crate::data::{Part, ReplicaState};
 use std::collections::BTreeSet;
 use tarn_base::action::Subject;
-use tarn_base::id::{InstanceId, Spot, TierId};
+use tarn_base::id::{InstanceId, TierId, TierRef};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::reason::Reason;
 use tarn_base::units::Bytes;
 use tarn_base::workflow::Keep;
@@ -35,7 +35,7 @@ pub(super) enum Space {
 
 impl Decide<'_> {
     /// Whether `want` bytes are free on a tier. If not, begins to make room for `id` there.
-    pub(super) fn make_room(&mut self, spot: Spot, want: u64, id: InstanceId) -> Space {
+    pub(super) fn make_room(&mut self, spot: TierRef, want: u64, id: InstanceId) -> Space {
         let free = self.state.ledger.free(spot);
         if free >= want {
             return Space::Free;
@@ -79,7 +79,7 @@ impl Decide<'_> {
     }
 
     /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it is for others of the queue to go on.
-    fn no_room(&mut self, spot: Spot, want: u64, free: u64, id: InstanceId) -> Space {
+    fn no_room(&mut self, spot: TierRef, want: u64, free: u64, id: InstanceId) -> Space {
         let configured = self.state.start.cluster.tier(spot).capacity;
         let held = configured.saturating_sub(self.state.ledger.capacity(spot));
         let idle = self.idle();
@@ -124,7 +124,7 @@ impl Decide<'_> {
     }
 
     /// That replicas are on their way off a full tier, if some are.
-    fn room_being_made(&self, spot: Spot, want: u64, free: u64) -> Option<Reason> {
+    fn room_being_made(&self, spot: TierRef, want: u64, free: u64) -> Option<Reason> {
         let place = Place::Node(spot);
         let moved_as = |kind| -> u64 {
             let transfers = self.state.transfers.values();
@@ -151,7 +151,7 @@ impl Decide<'_> {
 
     /// Bytes of a tier that come free by themselves: replicas that are leaving, sources of transfers that
     /// release them, and inputs whose last reader is placed here.
-    fn will_free(&self, spot: Spot, except: InstanceId) -> u64 {
+    fn will_free(&self, spot: TierRef, except: InstanceId) -> u64 {
         let place = Place::Node(spot);
         let mut names: BTreeSet<PartRef> = BTreeSet::new();
         let releasing = self.state.transfers.values().filter(|t| t.releases);
@@ -182,7 +182,7 @@ impl Decide<'_> {
         names.iter().filter_map(stored).sum::<u64>() + leaving
     }
 
-    pub(super) fn leaving_from(&self, spot: Spot) -> u64 {
+    pub(super) fn leaving_from(&self, spot: TierRef) -> u64 {
         if self.state.leaving == 0 {
             return 0;
         }
@@ -208,7 +208,7 @@ impl Decide<'_> {
     }
 
     /// What could leave a tier, least urgently needed first; not what instances placed there read.
-    fn movable(&self, spot: Spot, id: InstanceId) -> Vec<Movable> {
+    fn movable(&self, spot: TierRef, id: InstanceId) -> Vec<Movable> {
         let mut needed = self.needed_on(spot.node);
         needed.extend(
             self.state
@@ -235,12 +235,12 @@ impl Decide<'_> {
         all
     }
 
-    fn redundant(&self, name: PartRef, part: &Part, spot: Spot) -> bool {
+    fn redundant(&self, name: PartRef, part: &Part, spot: TierRef) -> bool {
         let keep = self.state.start.workflow.dataset(name.data).keep;
         let mut others = part.present().filter(|(p, _)| **p != Place::Node(spot));
-        match (keep, self.state.handling()) {
-            // Without `Handling::Keep`, what is to be kept is kept outside.
-            (Keep::UntilConsumed, _) | (_, Handling::StageThrough | Handling::Cache) => {
+        match (keep, self.state.data_mode()) {
+            // Without `DataMode::Keep`, what is to be kept is kept outside.
+            (Keep::UntilConsumed, _) | (_, DataMode::StageThrough | DataMode::Cache) => {
                 others.next().is_some()
             }
             _ => others.any(|(p, _)| matches!(p, Place::Node(_))),
@@ -264,12 +264,12 @@ impl Decide<'_> {
 
     /// Moves a replica to the fastest slower tier with room for it, or else to the external store, if there is one. What lies
     /// there already only goes.
-    fn move_away(&mut self, m: &Movable, spot: Spot, want: u64, free: u64) -> bool {
+    fn move_away(&mut self, m: &Movable, spot: TierRef, want: u64, free: u64) -> bool {
         let replicas = self.state.data.part(m.name).map(|p| &p.replicas);
         let state_at = |p: &Place| replicas.and_then(|r| r.get(p)).map(|r| r.state);
         let drained = state_at(&Place::Drained);
         let tiers = self.state.start.cluster.node(spot.node).tiers.len() as u32;
-        let mut slower = ((spot.tier.0 + 1)..tiers).map(|t| Spot {
+        let mut slower = ((spot.tier.0 + 1)..tiers).map(|t| TierRef {
             node: spot.node,
             tier: TierId(t),
         });

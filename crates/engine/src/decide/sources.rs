@@ -5,29 +5,29 @@ use crate::data::{Part, ReplicaState};
 use crate::estimate::duration;
 use crate::state::State;
 use tarn_base::action::{Do, Subject};
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_base::part::{PartRef, Place, TransferKind};
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::reason::Reason;
 
 impl State {
     /// What the policy does with data.
-    pub(crate) fn handling(&self) -> Handling {
-        self.start.options.policy.handling
+    pub(crate) fn data_mode(&self) -> DataMode {
+        self.start.options.policy.data_mode
     }
 
     /// Whether the policy lets the steps that read a part begin: with `stage-through` and `cache` not before it is outside.
     pub(crate) fn may_be_read(&self, part: &Part) -> bool {
-        self.handling() == Handling::Keep
+        self.data_mode() == DataMode::Keep
             || self.external_source(part).is_some()
             || part.replicas.values().any(|r| r.is_others)
     }
 
     /// The fastest tier of a node from which a step there can use a part. Under `stage-through` only what
     /// was staged in for it, and what another workflow has there.
-    pub(crate) fn usable_on(&self, node: NodeId, part: &Part) -> Option<Spot> {
+    pub(crate) fn usable_on(&self, node: NodeId, part: &Part) -> Option<TierRef> {
         let spot = part.on_node(node)?;
-        if self.handling() == Handling::StageThrough {
+        if self.data_mode() == DataMode::StageThrough {
             let staged = |(p, r): (&Place, &crate::data::Replica)| match p {
                 Place::Node(s) if s.node == node && (r.staged || r.is_others) => Some(*s),
                 _ => None,
@@ -38,7 +38,7 @@ impl State {
     }
 
     /// The tier of a node that an input is brought to for a step on `spot`: the dataset's own if it names one.
-    pub(crate) fn target(&self, spot: Spot, data: DataId) -> Spot {
+    pub(crate) fn target(&self, spot: TierRef, data: DataId) -> TierRef {
         let Some(name) = &self.start.workflow.dataset(data).tier else {
             return spot;
         };
@@ -47,14 +47,14 @@ impl State {
             .filter(|(_, t)| t.name == *name)
             .map(|(i, _)| TierId(i))
             .next();
-        Spot {
+        TierRef {
             node: spot.node,
             tier: named.unwrap_or(spot.tier),
         }
     }
 
     /// Whether a step on `spot` can use a part as it lies: on its target tier or a faster one.
-    pub(crate) fn in_place(&self, spot: Spot, name: PartRef, part: &Part) -> Option<Spot> {
+    pub(crate) fn in_place(&self, spot: TierRef, name: PartRef, part: &Part) -> Option<TierRef> {
         let target = self.target(spot, name.data);
         self.usable_on(spot.node, part)
             .filter(|s| s.tier <= target.tier)
@@ -63,9 +63,9 @@ impl State {
     /// The least busy replica on another node, if the policy moves data between nodes; one that could not be read from there
     /// comes last. What many nodes lack comes to them as through a chain: a replica that is still arriving is as good a source
     /// as one that is there.
-    pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<Spot> {
+    pub(crate) fn peer_source(&self, node: NodeId, part: &Part) -> Option<TierRef> {
         let is_others = part.replicas.values().any(|r| r.is_others);
-        if self.handling() != Handling::Keep && !is_others {
+        if self.data_mode() != DataMode::Keep && !is_others {
             return None;
         }
         let follow = self.start.allocation.is_some() && !part.followed_in_vain.contains(&node);
@@ -100,7 +100,7 @@ impl State {
 
     /// What a tier that lacks a part gets it from: a slower tier of its node, another node, or outside; what could not be
     /// read there comes last.
-    pub(crate) fn source_for(&self, target: Spot, part: &Part) -> Option<(Place, TransferKind)> {
+    pub(crate) fn source_for(&self, target: TierRef, part: &Part) -> Option<(Place, TransferKind)> {
         let slower = self.usable_on(target.node, part);
         let slower = slower.map(|spot| (Place::Node(spot), TransferKind::Promote));
         let best = self.best_source(target.node, part);
@@ -132,7 +132,7 @@ impl State {
         outside.find(untried).or_else(|| self.external_source(part))
     }
 
-    fn peer_if_best(&self, node: NodeId, part: &Part) -> Option<Spot> {
+    fn peer_if_best(&self, node: NodeId, part: &Part) -> Option<TierRef> {
         let peer = self.peer_source(node, part)?;
         let Some(outside) = self.outside_for(node, part) else {
             return Some(peer);

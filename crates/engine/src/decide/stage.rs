@@ -6,7 +6,7 @@ use super::sources::is_lost;
 use crate::data::ReplicaState;
 use std::collections::BTreeMap;
 use tarn_base::action::Do;
-use tarn_base::id::{InstanceId, Spot};
+use tarn_base::id::{InstanceId, TierRef};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
 use tarn_base::reason::Reason;
 
@@ -35,7 +35,7 @@ impl Decide<'_> {
         let Some(placed) = instance.placed() else {
             return;
         };
-        let mut missing: Vec<(PartRef, Spot)> = Vec::new();
+        let mut missing: Vec<(PartRef, TierRef)> = Vec::new();
         for (position, spot) in placed.spots.iter().enumerate() {
             for name in instance
                 .needs
@@ -78,8 +78,8 @@ impl Decide<'_> {
         })
     }
 
-    fn bring(&mut self, id: InstanceId, missing: Vec<(PartRef, Spot)>) {
-        let mut wanted: BTreeMap<Spot, (u64, Vec<PartRef>)> = BTreeMap::new();
+    fn bring(&mut self, id: InstanceId, missing: Vec<(PartRef, TierRef)>) {
+        let mut wanted: BTreeMap<TierRef, (u64, Vec<PartRef>)> = BTreeMap::new();
         for (name, target) in missing {
             let Some(part) = self.state.data.part(name) else {
                 continue;
@@ -109,7 +109,7 @@ impl Decide<'_> {
         }
     }
 
-    fn bring_to(&mut self, target: Spot, names: Vec<PartRef>, id: InstanceId) {
+    fn bring_to(&mut self, target: TierRef, names: Vec<PartRef>, id: InstanceId) {
         let mut groups = Groups::new();
         for name in names {
             let part = self.state.data.part(name);

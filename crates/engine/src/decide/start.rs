@@ -8,7 +8,7 @@ use crate::ledger::Demand;
 use std::collections::BTreeSet;
 use tarn_base::action::{Do, Held, Run};
 use tarn_base::hash::Hash;
-use tarn_base::id::{InstanceId, NodeId, Spot};
+use tarn_base::id::{InstanceId, NodeId, TierRef};
 use tarn_base::reason::Reason;
 
 impl Decide<'_> {
@@ -49,7 +49,7 @@ impl Decide<'_> {
 
     /// Whether the room that was set aside for an instance is still there: others may have taken a part of the tier since. Then
     /// those behind it give their places back, the last of the queue first, and at last it does itself.
-    fn has_its_room(&mut self, id: InstanceId, spots: &[Spot], queue: &[InstanceId]) -> bool {
+    fn has_its_room(&mut self, id: InstanceId, spots: &[TierRef], queue: &[InstanceId]) -> bool {
         let mut behind = queue.iter().rev().copied().take_while(|other| *other != id);
         loop {
             let overdrawn = self.overdrawn(id, spots);
@@ -77,14 +77,14 @@ impl Decide<'_> {
     }
 
     /// Tiers on which an instance has yet to take room and which have less than was promised.
-    fn overdrawn(&self, id: InstanceId, spots: &[Spot]) -> BTreeSet<Spot> {
+    fn overdrawn(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
         let mut claims = self.claims(id, spots);
         claims.retain(|s| self.state.ledger.is_overdrawn(*s));
         claims
     }
 
     /// Tiers on which room is set aside for what an instance writes and for its partitions.
-    fn claims(&self, id: InstanceId, spots: &[Spot]) -> BTreeSet<Spot> {
+    fn claims(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
         let start = &self.state.start;
         let (w, cluster) = (&start.workflow, &start.cluster);
         let placed = self.state.steps.instance(id).and_then(|i| i.placed());
@@ -95,9 +95,9 @@ impl Decide<'_> {
     }
 
     /// The replicas that make up what each node of an instance sees; `None` while something is missing.
-    fn views(&self, id: InstanceId, spots: &[Spot]) -> Option<Vec<Vec<Vec<Held>>>> {
+    fn views(&self, id: InstanceId, spots: &[TierRef]) -> Option<Vec<Vec<Vec<Held>>>> {
         let instance = self.state.steps.instance(id)?;
-        let held = |spot: Spot, name| {
+        let held = |spot: TierRef, name| {
             let part = self.state.data.part(name)?;
             Some(Held {
                 part: name,
@@ -114,7 +114,7 @@ impl Decide<'_> {
         instance.needs.iter().map(one_use).collect()
     }
 
-    fn start_one(&mut self, id: InstanceId, nodes: Vec<Spot>, views: Vec<Vec<Vec<Held>>>) {
+    fn start_one(&mut self, id: InstanceId, nodes: Vec<TierRef>, views: Vec<Vec<Vec<Held>>>) {
         let w = &self.state.start.workflow;
         let step = w.step(id.step);
         let Some(instance) = self.state.steps.instance(id) else {

@@ -3,20 +3,20 @@
 use super::Decide;
 use super::room::Space;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_base::id::{InstanceId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_base::part::{PartRef, Place};
 use tarn_base::units::Nanos;
 
 /// What a position of an instance takes on a node.
 struct Room {
     /// The tier it writes to.
-    spot: Spot,
+    spot: TierRef,
     /// Bytes set aside there for what it writes.
     reserve: u64,
     /// How many of these are no guess.
     sure: u64,
     /// Bytes that are brought, by tier.
-    brings: BTreeMap<Spot, u64>,
+    brings: BTreeMap<TierRef, u64>,
 }
 
 impl Decide<'_> {
@@ -70,7 +70,7 @@ impl Decide<'_> {
         let tiers = (0u32..).zip(&self.state.start.cluster.node(node).tiers);
         let mut allowed: Vec<_> = tiers
             .filter(|(_, t)| wanted.is_none_or(|w| w == t.name))
-            .map(|(i, _)| Spot {
+            .map(|(i, _)| TierRef {
                 node,
                 tier: TierId(i),
             })
@@ -80,7 +80,7 @@ impl Decide<'_> {
             Some(full) if s.tier <= full => (true, u32::MAX - s.tier.0),
             _ => (false, s.tier.0),
         });
-        let capacity = |s: &Spot| self.state.start.cluster.tier(*s).capacity;
+        let capacity = |s: &TierRef| self.state.start.cluster.tier(*s).capacity;
         let (soft, hard) = self.state.output_bytes(id);
         allowed.into_iter().find_map(|spot| {
             let mut bytes = self.bytes_by_spot(id, position, spot);
@@ -88,7 +88,7 @@ impl Decide<'_> {
                 bytes.entry(at).or_default().0 += takes;
             }
             let (missing, here) = *bytes.entry(spot).or_default();
-            let too_much = |(s, (missing, here)): (&Spot, &(u64, u64))| {
+            let too_much = |(s, (missing, here)): (&TierRef, &(u64, u64))| {
                 missing.saturating_add(*here) > capacity(s)
             };
             let beside = capacity(&spot).saturating_sub(missing.saturating_add(here));
@@ -107,12 +107,12 @@ impl Decide<'_> {
     }
 
     /// The tier of a node that a step of one node would write to.
-    pub(super) fn home_on(&self, id: InstanceId, node: NodeId) -> Option<Spot> {
+    pub(super) fn home_on(&self, id: InstanceId, node: NodeId) -> Option<TierRef> {
         Some(self.room_on(id, 0, node)?.spot)
     }
 
     /// The room that its partitions take on a node, if it writes to this tier of it.
-    fn wanted_partitions(&self, id: InstanceId, home: Spot) -> Option<Vec<(Spot, u64)>> {
+    fn wanted_partitions(&self, id: InstanceId, home: TierRef) -> Option<Vec<(TierRef, u64)>> {
         let start = &self.state.start;
         let partitions = &self.state.partitions;
         partitions.wanted(&start.workflow, &start.cluster, id.step, home)
@@ -125,7 +125,7 @@ impl Decide<'_> {
         id: InstanceId,
         position: usize,
         node: NodeId,
-    ) -> Option<(Spot, u64)> {
+    ) -> Option<(TierRef, u64)> {
         let room = self.room_on(id, position, node)?;
         let brought = room.brings.get(&room.spot).copied().unwrap_or(0);
         if self.is_being_emptied(room.spot) {
@@ -162,9 +162,9 @@ impl Decide<'_> {
         &self,
         id: InstanceId,
         position: usize,
-        spot: Spot,
-    ) -> BTreeMap<Spot, (u64, u64)> {
-        let mut all: BTreeMap<Spot, (u64, u64)> = BTreeMap::new();
+        spot: TierRef,
+    ) -> BTreeMap<TierRef, (u64, u64)> {
+        let mut all: BTreeMap<TierRef, (u64, u64)> = BTreeMap::new();
         let names: BTreeSet<_> = self.needs_of(id, position).collect();
         for name in names {
             let Some(part) = self.state.data.part(*name) else {

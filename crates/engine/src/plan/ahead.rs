@@ -11,7 +11,7 @@ use super::state::State;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tarn_base::id::NodeId;
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::site::{Input, Job, JobId, Urgency, Where};
 use tarn_base::units::{Nanos, SECOND, Time};
 
@@ -37,7 +37,7 @@ impl State {
     /// A job has found no room on these nodes: the first of the queue to whom that happens keeps what there is.
     pub(crate) fn keep_room(&mut self, job: JobId, nodes: &[NodeId], bytes: u64) {
         self.roomless.insert(job);
-        if self.claim.is_none() && self.policy.handling == Handling::Keep {
+        if self.claim.is_none() && self.policy.data_mode == DataMode::Keep {
             let mut nodes = nodes.to_vec();
             nodes.sort_unstable();
             self.claim = Some(Claim { job, nodes, bytes });
@@ -48,7 +48,7 @@ impl State {
     /// what lies in its way to leave, which would leave later.
     pub(crate) fn may_do_without(&self, id: JobId) -> bool {
         let first = self.claim.as_ref().is_none_or(|c| c.job == id);
-        first && self.policy.handling == Handling::Keep
+        first && self.policy.data_mode == DataMode::Keep
     }
 
     /// About how long it takes until a node has room for so many bytes of a job: what lies elsewhere too goes at once, what
@@ -102,7 +102,7 @@ impl State {
     /// Brings what the first job of the queue reads to the nodes on which it is expected to begin, once that does not come
     /// too early. One-node jobs that take a part of a node are planned instead, each with its data.
     pub(crate) fn bring_for(&mut self, job: &Arc<Job>, id: JobId, shadow: &Shadow) {
-        if self.policy.handling != Handling::Keep || job.nodes == 1 && job.cores > 0 {
+        if self.policy.data_mode != DataMode::Keep || job.nodes == 1 && job.cores > 0 {
             return;
         }
         if self

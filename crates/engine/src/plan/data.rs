@@ -4,7 +4,7 @@ use super::moves::{Draft, Purpose};
 use super::state::{ItemState, Layout, State};
 use std::sync::Arc;
 use tarn_base::id::NodeId;
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::site::{
     ItemId, JobId, Move, MoveId, Nodes, Rates, SiteAction, Spread, Urgency, Where,
 };
@@ -273,7 +273,7 @@ impl State {
         };
         let all = item.item.bytes.saturating_mul(times);
         let outside = item.outside.then(|| self.inward(all, nodes.len()));
-        let ours = self.policy.handling == Handling::Keep;
+        let ours = self.policy.data_mode == DataMode::Keep;
         let peer = ours.then(|| self.best_peer(item, nodes, all)).flatten();
         let follow = ours.then(|| self.may_follow(item, nodes)).flatten();
         match (peer, outside) {
@@ -349,7 +349,7 @@ impl State {
             .tiers
             .first()
             .map_or(0, |t| t.rates.read);
-        if !item.outside || tier == 0 || self.policy.handling != Handling::Keep {
+        if !item.outside || tier == 0 || self.policy.data_mode != DataMode::Keep {
             return false;
         }
         let bytes = each(item.item.bytes, nodes.len(), Spread::Share);

@@ -240,12 +240,15 @@ impl State {
                 continue;
             };
             // What runs on its other nodes goes on; else the rest of the script queues for itself.
-            if let Some(heir) = first.heir.filter(|h| self.has_nodes(*h)) {
-                if self.job(heir).is_some_and(|h| !h.nodes.contains(&node)) {
+            if let Some(successor) = first.successor.filter(|h| self.has_nodes(*h)) {
+                if self
+                    .job(successor)
+                    .is_some_and(|h| !h.nodes.contains(&node))
+                {
                     continue;
                 }
-                self.abort(heir);
-                again.push(heir);
+                self.abort(successor);
+                again.push(successor);
             }
             if self.job(id).is_some_and(|s| s.stage == Stage::Handed) {
                 self.release(id);

@@ -7,7 +7,7 @@ use super::state::{MAX_ATTEMPTS, Stage, State};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tarn_base::id::NodeId;
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::site::{
     Input, ItemId, Job, JobId, MoveId, Nodes, SiteAction, Spread, Urgency, Where, Why,
 };
@@ -345,14 +345,14 @@ impl State {
         let Some(job) = self.job(id).map(|j| j.job.clone()) else {
             return false;
         };
-        match self.policy.handling {
-            Handling::Keep => {
+        match self.policy.data_mode {
+            DataMode::Keep => {
                 if !self.make_space(id, &job, nodes) {
                     return false;
                 }
             }
-            Handling::Cache => self.cache_space(id, &job, nodes),
-            Handling::StageThrough => {
+            DataMode::Cache => self.cache_space(id, &job, nodes),
+            DataMode::StageThrough => {
                 if let Some(state) = self.job_mut(id) {
                     (state.direct, state.promised) = (true, 0);
                 }
@@ -419,7 +419,7 @@ impl State {
         let mut ends = Vec::new();
         // Who overtakes reserves no more than it has: the rest of it would delay others beyond what was promised.
         let whole = state.job.cores == 0 && !self.overtakes(id);
-        if self.policy.handling == Handling::Keep && whole {
+        if self.policy.data_mode == DataMode::Keep && whole {
             let mut job = id;
             for _ in 0..AHEAD {
                 let Some((next, nodes, limit)) = self.main_successor(job) else {
@@ -500,7 +500,7 @@ impl State {
             };
             let there = matches!(self.way(input.item, &nodes, input.spread).0, Way::There(..));
             let there = there && !past_tiers.contains(&input.item);
-            if there && (!direct || self.policy.handling != Handling::StageThrough) {
+            if there && (!direct || self.policy.data_mode != DataMode::StageThrough) {
                 local_read = local_read.saturating_add(all);
             }
         }
@@ -583,7 +583,7 @@ impl State {
             if local {
                 self.lay(*item, &nodes, Spread::Share, None);
             }
-            if !local || self.policy.handling == Handling::Cache {
+            if !local || self.policy.data_mode == DataMode::Cache {
                 self.write_out(id, *item, &nodes, direct);
                 waits += 1;
             }
@@ -622,7 +622,7 @@ impl State {
         let Some(state) = self.job(id) else {
             return;
         };
-        let (job, goes_on) = (state.job.clone(), state.heirs > 0);
+        let (job, goes_on) = (state.job.clone(), state.successors > 0);
         self.earn_leeway(id);
         if goes_on {
             if let Some(state) = self.job_mut(id) {
@@ -683,7 +683,7 @@ impl State {
         }
         // Without its nodes it lends none: what is left of its script queues for itself.
         if let Some(state) = self.job_mut(id) {
-            state.heirs = 0;
+            state.successors = 0;
         }
         let now = self.now;
         self.nodes.give(now, id, &job, &nodes);

@@ -5,7 +5,7 @@ use super::data::{Way, one_way};
 use super::state::State;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::site::{ItemId, JobId, Move, MoveId, SiteAction, Spread, Urgency, Where};
 
 /// Bytes from which on another stream is worth its while: a stream moves so much in the time it takes to begin. Less
@@ -138,7 +138,7 @@ impl State {
         self.under_way += 1;
         let at = way(&what);
         let reads = self.pin_source(&what);
-        let ours = self.policy.handling == Handling::Keep && at < 2 && !what.direct;
+        let ours = self.policy.data_mode == DataMode::Keep && at < 2 && !what.direct;
         let ours = ours && what.bytes > STREAM_BYTES;
         if ours {
             self.outbox.bytes[at] = self.outbox.bytes[at].saturating_add(what.bytes);
@@ -228,7 +228,7 @@ impl State {
     fn streams(&self, m: &Move) -> u32 {
         let most = self.store.saturates.max(1);
         let (all, client, nodes) = self.limits(m);
-        if m.direct || self.policy.handling != Handling::Keep {
+        if m.direct || self.policy.data_mode != DataMode::Keep {
             return nodes.clamp(1, most);
         }
         let by_bytes = u32::try_from(m.bytes / STREAM_BYTES).unwrap_or(most);

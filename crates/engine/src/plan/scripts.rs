@@ -2,7 +2,7 @@
 
 use super::nodes::Power;
 use super::state::{Stage, State};
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::site::{JobId, Nodes, Urgency, Why};
 
 impl State {
@@ -35,12 +35,12 @@ impl State {
             return self.enqueue(id);
         }
         if let Some(first) = self.job_mut(root) {
-            first.heir = Some(id);
+            first.successor = Some(id);
         }
         if let Some(state) = self.job_mut(id) {
             (state.direct, state.promised) = (true, 0);
         }
-        if self.policy.handling != Handling::StageThrough {
+        if self.policy.data_mode != DataMode::StageThrough {
             self.cache_space(id, &job, &nodes);
         }
         self.take_nodes(id, &nodes, Why::Continues);
@@ -67,8 +67,8 @@ impl State {
         let Some(first) = self.job_mut(root) else {
             return;
         };
-        first.heirs = first.heirs.saturating_sub(1);
-        if first.heirs == 0 && first.stage == Stage::Handed {
+        first.successors = first.successors.saturating_sub(1);
+        if first.successors == 0 && first.stage == Stage::Handed {
             self.release(root);
             self.done(root);
         }

@@ -8,7 +8,7 @@ use super::queue::{Fit, Waiting};
 use super::state::{Stage, State};
 use std::collections::BTreeMap;
 use tarn_base::id::NodeId;
-use tarn_base::policy::{Handling, Order};
+use tarn_base::policy::{DataMode, Order};
 use tarn_base::site::{Job, JobId, Mode, Why};
 use tarn_base::units::{Nanos, SECOND, Time};
 
@@ -115,8 +115,8 @@ impl State {
     }
 
     fn preferred(&self, job: &Job) -> Vec<NodeId> {
-        match (self.policy.order, self.policy.handling) {
-            (_, Handling::StageThrough) => Vec::new(),
+        match (self.policy.order, self.policy.data_mode) {
+            (_, DataMode::StageThrough) => Vec::new(),
             _ => self.holders(job),
         }
     }

@@ -7,7 +7,7 @@ use super::queue::{Fit, Waiting};
 use super::state::{Layout, State};
 use std::sync::Arc;
 use tarn_base::id::NodeId;
-use tarn_base::policy::Handling;
+use tarn_base::policy::DataMode;
 use tarn_base::site::{ItemId, Job, Spread, Urgency, Where};
 
 /// Waiting jobs whose inputs are looked at after an event.
@@ -16,7 +16,7 @@ const LOOKED_AT: usize = 4;
 impl State {
     /// Orders at most one such copy.
     pub(crate) fn copy_ahead(&mut self) {
-        if self.policy.handling != Handling::Keep || self.outbox.spare_under_way() {
+        if self.policy.data_mode != DataMode::Keep || self.outbox.spare_under_way() {
             return;
         }
         let mut after: Option<Waiting> = None;

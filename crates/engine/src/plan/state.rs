@@ -53,8 +53,8 @@ pub(crate) struct JobState {
     /// Jobs that wait for its end, beside the readers of what it writes.
     pub(crate) followers: Vec<JobId>,
     /// Jobs of its script that are still to use, or use, its allocation; the one that does.
-    pub(crate) heirs: u32,
-    pub(crate) heir: Option<JobId>,
+    pub(crate) successors: u32,
+    pub(crate) successor: Option<JobId>,
     /// It is to go on in another job's allocation, or does.
     pub(crate) attached: bool,
     /// Planned or allocated nodes.

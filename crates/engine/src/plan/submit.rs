@@ -5,7 +5,7 @@ use super::queue::{Key, Waiting};
 use super::state::{FlowState, ItemState, JobState, Stage, State};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use tarn_base::policy::{Handling, Order};
+use tarn_base::policy::{DataMode, Order};
 use tarn_base::site::{FlowId, Item, ItemId, Job, JobId, SiteAction};
 use tarn_base::units::Nanos;
 
@@ -72,8 +72,8 @@ impl State {
             stage: Stage::Blocked,
             lacks: 0,
             followers: Vec::new(),
-            heirs: 0,
-            heir: None,
+            successors: 0,
+            successor: None,
             attached: false,
             nodes: Arc::from([]),
             pinned: Vec::new(),
@@ -116,7 +116,7 @@ impl State {
         }
         let root = self.script_of(id);
         if let Some(root) = self.job_mut(root).filter(|_| root != id) {
-            root.heirs += 1;
+            root.successors += 1;
         }
         if let Some(state) = self.job_mut(id) {
             (state.lacks, state.attached) = (lacks, root != id);
@@ -206,8 +206,8 @@ impl State {
 
     /// Time on an edge whose ends lie on different nodes.
     fn edge(&self, bytes: u64) -> Nanos {
-        match self.policy.handling {
-            Handling::Keep => {
+        match self.policy.data_mode {
+            DataMode::Keep => {
                 let rate = self.nodes.islands.first().map_or(0, |i| i.kind.link.read);
                 duration(bytes, rate)
             }

@@ -7,7 +7,7 @@ use tarn_base::id::{NodeId, TierId};
 use tarn_base::part::{PartClass, PartMove, StoreKey, Verify};
 use tarn_base::policy::{Order, Policy};
 
-const SPOT: Spot = Spot {
+const SPOT: TierRef = TierRef {
     node: NodeId(0),
     tier: TierId(0),
 };

@@ -9,7 +9,7 @@ use tarn_base::event::{
     Verify,
 };
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_base::part::{PartClass, PartInfo, StoreKey, Transfer, TransferKind};
 use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
@@ -238,8 +238,8 @@ impl Played {
     }
 }
 
-pub(crate) fn fast(node: u32) -> Spot {
-    Spot {
+pub(crate) fn fast(node: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(0),
     }

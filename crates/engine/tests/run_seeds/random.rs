@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::Event;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_base::part::{PartClass, PartInfo, StoreKey};
 use tarn_base::random;
 use tarn_base::units::{Nanos, SECOND, Time};
@@ -68,7 +68,7 @@ pub(crate) struct Trouble {
     /// Slow links: from, until, by.
     slow: Vec<(Time, Time, u64)>,
     /// What strangers leave of a tier.
-    pub(crate) capacity: Vec<(Time, Spot, u64)>,
+    pub(crate) capacity: Vec<(Time, TierRef, u64)>,
     pub(crate) interrupt: Option<Time>,
     /// When all of it is over.
     pub(crate) until: Time,
@@ -553,7 +553,7 @@ fn trouble(r: &mut Random, cluster: &Cluster) -> Trouble {
         let node = node(r);
         let tiers = &cluster.node(node).tiers;
         let tier = TierId(r.small(0, tiers.len() as u32 - 1));
-        let spot = Spot { node, tier };
+        let spot = TierRef { node, tier };
         let all = cluster.tier(spot).capacity;
         capacity.push((r.within(0, until), spot, all / 100 * r.within(0, 90)));
         capacity.push((until + 1, spot, all));

@@ -11,7 +11,7 @@ use tarn_base::bounds::CACHE_LEASE;
 use tarn_base::cluster::Cluster;
 use tarn_base::event::Start;
 use tarn_base::history::{History, InstanceState, Replica};
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::id::{NodeId, TierId, TierRef};
 use tarn_base::part::{Place, StoreKey, TransferKind};
 use tarn_base::units::{SECOND, Time};
 use tarn_base::workflow::Keep;
@@ -127,7 +127,7 @@ impl Indexing<'_> {
             .prepare_cached("INSERT OR IGNORE INTO tiers VALUES (?1, ?2, ?3)")?;
         for (node, n) in (0..).map(NodeId).zip(&self.start.cluster.nodes) {
             for tier in (0..n.tiers.len() as u32).map(TierId) {
-                let Some(at) = self.stored_at(&Place::Node(Spot { node, tier })) else {
+                let Some(at) = self.stored_at(&Place::Node(TierRef { node, tier })) else {
                     continue;
                 };
                 insert.execute(params![

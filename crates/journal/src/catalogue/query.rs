@@ -10,7 +10,7 @@ use tarn_base::cluster::Cluster;
 use tarn_base::event::{Output, PriorInstance};
 use tarn_base::hash::Hash;
 use tarn_base::history::Traffic;
-use tarn_base::id::{NodeId, Spot, TierId};
+use tarn_base::id::{NodeId, TierId, TierRef};
 use tarn_base::object::is_object;
 use tarn_base::part::{Place, StoreKey};
 use tarn_base::workflow::Workflow;
@@ -259,7 +259,7 @@ impl Catalogue {
         let mut known: BTreeMap<StoredAt, Place> = BTreeMap::new();
         for (n, node) in cluster.nodes.iter().enumerate() {
             for t in 0..node.tiers.len() {
-                let place = Place::Node(Spot {
+                let place = Place::Node(TierRef {
                     node: NodeId(n as u32),
                     tier: TierId(t as u32),
                 });

@@ -10,7 +10,7 @@ use tarn_base::event::{
     Ended, Event, Failure, FailureKind, Options, Output, Start, Undeclared, Usage,
 };
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_base::part::{
     PartClass, PartInfo, PartMove, PartRef, Place, StoreKey, Transfer, TransferKind, Verify,
 };
@@ -26,8 +26,8 @@ use tarn_ports::{Journal, Record};
 /// Where a run begins, in seconds since 1970.
 pub(crate) const WALL: u64 = 1_795_000_000;
 
-pub(crate) fn spot(node: u32) -> Spot {
-    Spot {
+pub(crate) fn spot(node: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(0),
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tarn_base::checkpoint::CheckpointId;
 use tarn_base::event::{Event, Failure, FailureKind, Imaged};
-use tarn_base::id::{InstanceId, Spot};
+use tarn_base::id::{InstanceId, TierRef};
 use tarn_base::part::{StoreKey, Verify};
 use tarn_ports::{Control, CopyJob, CopySource, Mover};
 use tarn_sys::memory::in_memory;
@@ -26,8 +26,8 @@ pub(crate) struct Copy {
     pub(crate) instance: InstanceId,
     pub(crate) attempt: u32,
     pub(crate) image: CheckpointId,
-    pub(crate) from: Spot,
-    pub(crate) to: Spot,
+    pub(crate) from: TierRef,
+    pub(crate) to: TierRef,
 }
 
 /// In the state folder, which all nodes see: what the newest images of an instance consist of.

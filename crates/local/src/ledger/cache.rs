@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::layout::TierDir;
 use tarn_base::part::{PartRef, StoreKey};
 use tarn_ports::Mover;
@@ -21,11 +21,11 @@ use tarn_ports::Mover;
 #[derive(Debug, Default)]
 pub(super) struct Cached {
     /// What may be removed, the oldest first.
-    candidates: VecDeque<(Spot, PartRef, StoreKey)>,
+    candidates: VecDeque<(TierRef, PartRef, StoreKey)>,
     /// The marks of what has not gone yet, with the bytes of it.
-    marks: BTreeMap<(Spot, StoreKey), (PathBuf, u64)>,
+    marks: BTreeMap<(TierRef, StoreKey), (PathBuf, u64)>,
     /// What was removed without the engine's order.
-    dropped: BTreeSet<(Spot, StoreKey)>,
+    dropped: BTreeSet<(TierRef, StoreKey)>,
 }
 
 /// A mark on a tier.
@@ -198,7 +198,7 @@ impl Ledgers {
     /// have cached goes first. Whether it could be marked.
     pub(crate) fn cache(
         &self,
-        (spot, part, key): (Spot, PartRef, &StoreKey),
+        (spot, part, key): (TierRef, PartRef, &StoreKey),
         dir: &TierDir,
         share: u64,
         mover: &dyn Mover,
@@ -246,7 +246,7 @@ impl Ledgers {
     }
 
     /// The engine has a replica removed. False if that has been done already.
-    pub(crate) fn evicts(&self, spot: Spot, key: &StoreKey) -> bool {
+    pub(crate) fn evicts(&self, spot: TierRef, key: &StoreKey) -> bool {
         let id = (spot, key.clone());
         self.with_cached(|c| {
             c.candidates.retain(|(s, _, k)| (s, k) != (&id.0, &id.1));
@@ -256,12 +256,12 @@ impl Ledgers {
     }
 
     /// A transfer reads a replica: if it is cached, it stays while the run lives.
-    pub(crate) fn hold(&self, spot: Spot, key: &StoreKey) {
+    pub(crate) fn hold(&self, spot: TierRef, key: &StoreKey) {
         self.with_cached(|c| c.candidates.retain(|(s, _, k)| (*s, k) != (spot, key)));
     }
 
     /// A replica has gone, and its mark goes. Bytes that were cached.
-    pub(super) fn unmark(&self, id: &(Spot, StoreKey)) -> u64 {
+    pub(super) fn unmark(&self, id: &(TierRef, StoreKey)) -> u64 {
         let Some((mark, bytes)) = self.with_cached(|c| c.marks.remove(id)) else {
             return 0;
         };
@@ -271,13 +271,13 @@ impl Ledgers {
     }
 
     /// Cached replicas of this run on tiers where another run waits for room. They are not cached any more: who asks removes them.
-    pub(crate) fn wanted_by_others(&self) -> Vec<(Spot, PartRef, StoreKey)> {
+    pub(crate) fn wanted_by_others(&self) -> Vec<(TierRef, PartRef, StoreKey)> {
         let wait = |a: &Account| a.state.lock().is_ok_and(|m| m.others_wait);
         let accounts: Vec<bool> = self.accounts.iter().map(wait).collect();
         if !accounts.contains(&true) {
             return Vec::new();
         }
-        let wanted = |spot: &Spot| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
+        let wanted = |spot: &TierRef| self.spots.get(spot).is_some_and(|(at, _)| accounts[*at]);
         self.with_cached(|c| {
             let all = std::mem::take(&mut c.candidates);
             let (go, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|(s, ..)| wanted(s));
@@ -292,16 +292,17 @@ impl Ledgers {
     /// asks removes it.
     pub(crate) fn in_the_way_of(
         &self,
-        spot: Spot,
+        spot: TierRef,
         bytes: u64,
-    ) -> Option<(Spot, PartRef, StoreKey)> {
+    ) -> Option<(TierRef, PartRef, StoreKey)> {
         let &(at, _) = self.spots.get(&spot)?;
         let of_account = self.accounts[at].lack(bytes) > 0;
         if !of_account && !self.lacks(spot, bytes) {
             return None;
         }
-        let helps =
-            |s: &Spot| *s == spot || of_account && self.spots.get(s).is_some_and(|(a, _)| *a == at);
+        let helps = |s: &TierRef| {
+            *s == spot || of_account && self.spots.get(s).is_some_and(|(a, _)| *a == at)
+        };
         self.with_cached(|c| {
             let found = c.candidates.iter().position(|(s, ..)| helps(s))?;
             let (spot, part, key) = c.candidates.remove(found)?;
@@ -311,7 +312,7 @@ impl Ledgers {
     }
 
     /// Removes what ended runs of other workspaces have cached, as far as it is in the way of `bytes` more on a tier.
-    pub(crate) fn clear_others_cache(&self, spot: Spot, bytes: u64, mover: &dyn Mover) {
+    pub(crate) fn clear_others_cache(&self, spot: TierRef, bytes: u64, mover: &dyn Mover) {
         let Some(&(at, _)) = self.spots.get(&spot) else {
             return;
         };

@@ -10,7 +10,7 @@ use crate::store::warn;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::part::StoreKey;
 use tarn_base::units::Bytes;
 use tarn_ports::Mover;
@@ -25,28 +25,28 @@ pub(super) struct Leftover {
 
 impl Ledgers {
     /// A replica that was found, and that this run has not taken over.
-    pub(crate) fn leave(&self, spot: Spot, key: StoreKey, path: PathBuf, kept: bool) {
+    pub(crate) fn leave(&self, spot: TierRef, key: StoreKey, path: PathBuf, kept: bool) {
         if let Ok(mut leftovers) = self.leftovers.lock() {
             leftovers.insert((spot, key), Leftover { path, kept });
         }
     }
 
     /// The run takes it over: from now on it is the engine's. Whether its room was kept from the engine.
-    pub(crate) fn take_over(&self, spot: Spot, key: &StoreKey) -> bool {
+    pub(crate) fn take_over(&self, spot: TierRef, key: &StoreKey) -> bool {
         let leftovers = self.leftovers.lock().ok();
         let found = leftovers.and_then(|mut l| l.remove(&(spot, key.clone())));
         found.is_some_and(|l| l.kept)
     }
 
     /// Something lies on a tier that is not this run's, and is no room for it.
-    pub(crate) fn set_aside(&self, spot: Spot, bytes: u64) {
+    pub(crate) fn set_aside(&self, spot: TierRef, bytes: u64) {
         if let Ok(mut aside) = self.aside.lock() {
             *aside.entry(spot).or_default() += bytes;
         }
     }
 
     /// The same where the tier's capacity is without it already: its bytes count as used, so the limit must hold them.
-    pub(crate) fn enlarge(&self, spot: Spot, bytes: u64) {
+    pub(crate) fn enlarge(&self, spot: TierRef, bytes: u64) {
         self.on(spot, |room| room.limit = room.limit.saturating_add(bytes));
         if let Some(at) = self.account_of(spot) {
             // As for reservations: the next change writes it.
@@ -58,13 +58,13 @@ impl Ledgers {
     }
 
     /// Bytes that are set aside on a tier.
-    pub(super) fn aside(&self, spot: Spot) -> u64 {
+    pub(super) fn aside(&self, spot: TierRef) -> u64 {
         let aside = self.aside.lock();
         aside.map_or(0, |a| a.get(&spot).copied().unwrap_or(0))
     }
 
     /// Bytes of a tier that the run cannot have, whatever other runs hold.
-    pub(crate) fn not_ours(&self, spot: Spot) -> u64 {
+    pub(crate) fn not_ours(&self, spot: TierRef) -> u64 {
         self.aside(spot).saturating_add(self.kept(|s| s == spot))
     }
 
@@ -82,18 +82,18 @@ impl Ledgers {
     }
 
     /// The same of one tier there.
-    pub(super) fn counted_on(&self, account: usize, spot: Spot) -> u64 {
+    pub(super) fn counted_on(&self, account: usize, spot: TierRef) -> u64 {
         match self.accounts[account].counts_kept.load(Ordering::Relaxed) {
             true => self.kept(|s| s == spot),
             false => 0,
         }
     }
 
-    fn account_of(&self, spot: Spot) -> Option<usize> {
+    fn account_of(&self, spot: TierRef) -> Option<usize> {
         self.spots.get(&spot).map(|(at, _)| *at)
     }
 
-    fn kept(&self, there: impl Fn(Spot) -> bool) -> u64 {
+    fn kept(&self, there: impl Fn(TierRef) -> bool) -> u64 {
         let (Ok(leftovers), Ok(replicas)) = (self.leftovers.lock(), self.replicas.lock()) else {
             return 0;
         };
@@ -104,7 +104,7 @@ impl Ledgers {
 
     /// Whether what is kept is in the way of `bytes` more on a tier, and the engine does not know it yet. From now on
     /// it does: by the returned news. Said once: after that, the engine's account decides.
-    pub(crate) fn kept_in_the_way(&self, spot: Spot, bytes: u64) -> Option<Vec<(Spot, u64)>> {
+    pub(crate) fn kept_in_the_way(&self, spot: TierRef, bytes: u64) -> Option<Vec<(TierRef, u64)>> {
         let at = self.account_of(spot)?;
         let account = &self.accounts[at];
         let new = self.kept_at(at) > 0
@@ -114,7 +114,7 @@ impl Ledgers {
     }
 
     /// Whether `bytes` more would exceed one node's tier.
-    pub(super) fn lacks(&self, spot: Spot, bytes: u64) -> bool {
+    pub(super) fn lacks(&self, spot: TierRef, bytes: u64) -> bool {
         let mut lacks = false;
         self.on(spot, |room| {
             lacks = room.held().saturating_add(bytes) > room.limit;
@@ -123,14 +123,14 @@ impl Ledgers {
     }
 
     /// Removes what nobody asks to keep until `bytes` more fit onto a tier, as far as that goes.
-    pub(crate) fn make_way(&self, spot: Spot, bytes: u64, mover: &dyn Mover) {
+    pub(crate) fn make_way(&self, spot: TierRef, bytes: u64, mover: &dyn Mover) {
         let Some(at) = self.account_of(spot) else {
             return;
         };
-        let spare: BTreeSet<(Spot, StoreKey)> = match self.leftovers.lock() {
+        let spare: BTreeSet<(TierRef, StoreKey)> = match self.leftovers.lock() {
             Ok(leftovers) => {
                 let spare = leftovers.iter().filter(|(_, l)| !l.kept);
-                let here = |s: &Spot| self.account_of(*s) == Some(at);
+                let here = |s: &TierRef| self.account_of(*s) == Some(at);
                 let ids = spare.map(|(id, _)| id).filter(|(s, _)| here(s));
                 ids.cloned().collect()
             }
@@ -149,7 +149,7 @@ impl Ledgers {
     }
 
     /// Removes a replica that nobody has taken over and nobody asks to keep.
-    pub(crate) fn discard(&self, spot: Spot, key: &StoreKey, mover: &dyn Mover) {
+    pub(crate) fn discard(&self, spot: TierRef, key: &StoreKey, mover: &dyn Mover) {
         let id = (spot, key.clone());
         // Held all the time: nobody takes over what is half removed.
         let Ok(mut leftovers) = self.leftovers.lock() else {

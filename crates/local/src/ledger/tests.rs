@@ -39,7 +39,7 @@ fn cluster(root: &Path, nodes: u32, capacity: u64) -> Cluster {
     }
 }
 
-const SPOT: Spot = Spot {
+const SPOT: TierRef = TierRef {
     node: NodeId(0),
     tier: TierId(0),
 };
@@ -85,17 +85,17 @@ fn a_claim_grows_into_what_the_others_leave() {
     // What has arrived is not claimed as well, and another node's tier is its own.
     one.arrived(SPOT, &StoreKey("new".into()), 500);
     let node = NodeId(1);
-    let elsewhere = a.reserve(Spot { node, ..SPOT }, 0, &|| false);
+    let elsewhere = a.reserve(TierRef { node, ..SPOT }, 0, &|| false);
     elsewhere.unwrap().grow(1000).unwrap();
     assert_eq!(two.grow(381), Err(620));
     drop(one);
     two.grow(400).unwrap();
     assert_eq!(two.grow(401), Err(600));
     // What is no room of this run's counts, where the tier's size is with it and where it is without.
-    a.found(Spot { node, ..SPOT }, &StoreKey("kept".into()), 300);
-    let mut three = a.reserve(Spot { node, ..SPOT }, 0, &|| false).unwrap();
+    a.found(TierRef { node, ..SPOT }, &StoreKey("kept".into()), 300);
+    let mut three = a.reserve(TierRef { node, ..SPOT }, 0, &|| false).unwrap();
     assert_eq!(three.grow(701), Err(300));
-    a.enlarge(Spot { node, ..SPOT }, 300);
+    a.enlarge(TierRef { node, ..SPOT }, 300);
     three.grow(1000).unwrap();
     drop((two, three));
     // Another run's claim is in the way too.

@@ -6,7 +6,7 @@ use crate::pool::{Job, Pool};
 use crate::store::warn;
 use std::time::Instant;
 use tarn_base::event::Event;
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::layout::TierDir;
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer};
 use tarn_base::reason::Reason;
@@ -106,7 +106,7 @@ impl Local {
 
     /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no
     /// other workflow removes it for room.
-    pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, spot: Spot, share: u64) {
+    pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, spot: TierRef, share: u64) {
         if self.pinned.contains(key) {
             self.last_pinned.insert((spot, key.clone()));
             return;

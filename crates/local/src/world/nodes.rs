@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use tarn_base::cluster::{Node, Tier};
 use tarn_base::event::{Failure, PriorInstance};
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::layout::{ERASE, TierDir};
 use tarn_base::nodes::{Cleaned, Staying};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
@@ -134,7 +134,7 @@ impl Nodes for Local {
             let dir = TierDir::new(&tier.root, &shared.workspace, &node.name);
             (dir.parts(), spot)
         });
-        let spots: BTreeMap<PathBuf, Spot> = spots.collect();
+        let spots: BTreeMap<PathBuf, TierRef> = spots.collect();
         let mut left = Vec::new();
         for folder in folders {
             let Some((parent, name)) = folder.parent().zip(folder.file_name()) else {

@@ -7,7 +7,7 @@ use tarn_base::action::{Action, Do, Held, Run};
 use tarn_base::cluster::{Cluster, Host, Link, Node, Tier};
 use tarn_base::event::{Ended, Event, Failure, FailureKind, Output, Usage};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Cleaned, Own, Staying};
 use tarn_base::part::{
@@ -40,8 +40,8 @@ pub(crate) struct Bench {
     pub(crate) keys: Option<KeyRing>,
 }
 
-pub(crate) fn spot(node: u32) -> Spot {
-    Spot {
+pub(crate) fn spot(node: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(0),
     }

@@ -68,7 +68,7 @@ struct Object {
     /// It is not copied before this cycle is over.
     rests: u64,
     /// Cycles in which it was copied in vain, less those in which it was not.
-    vain: u32,
+    wasted_cycles: u32,
     /// Copies that were begun in this cycle.
     tries: u32,
     doing: Doing,
@@ -121,7 +121,7 @@ impl Ahead {
             sample: 0,
             seen: 0.0,
             rests: 0,
-            vain: 0,
+            wasted_cycles: 0,
             tries: 0,
             doing: Doing::Nothing,
             copies: Vec::new(),
@@ -352,13 +352,13 @@ impl Object {
             None if learns => Some(self.seen),
             until => until,
         };
-        let vain = self.twice as f64 > WASTE * self.memory.size() as f64;
-        if copied && vain && !self.always {
+        let is_wasted = self.twice as f64 > WASTE * self.memory.size() as f64;
+        if copied && is_wasted && !self.always {
             // Not at the first time: it was not known.
-            self.rests = self.rests.max(cycle + (1 << self.vain) - 1);
-            self.vain = (self.vain + 1).min(MAX_PAUSE);
+            self.rests = self.rests.max(cycle + (1 << self.wasted_cycles) - 1);
+            self.wasted_cycles = (self.wasted_cycles + 1).min(MAX_PAUSE);
         } else if copied {
-            self.vain = self.vain.saturating_sub(1);
+            self.wasted_cycles = self.wasted_cycles.saturating_sub(1);
         }
         self.doing = Doing::Nothing;
         std::mem::take(&mut self.copies)

@@ -102,22 +102,26 @@ impl<A: Medium, S: Medium> Desk<A, S> {
         };
         let (jobs, row) = layout::jobs(&sizes, |object, chunk| ahead(object, chunk).is_some());
         let room = self.room(row);
-        let mut lonely = None;
+        let mut replication_failed = None;
         if room > 0 {
             let (arena, _) = self.open()?;
             let head = head(arena);
             let wanted = self.asked.replicas;
-            lonely = self
+            replication_failed = self
                 .buddies
                 .ready(shared, wanted, FIRST + room, &head)
                 .err();
         }
         // Without the copy that was asked for nothing is staged: it would be lost with this node's memory.
-        let room = if lonely.is_some() { 0 } else { room };
+        let room = if replication_failed.is_some() {
+            0
+        } else {
+            room
+        };
         let copied = self.copy(shared, &items, &places, &jobs, row, room)?;
-        if let Some((by, fault)) = copied.lonely {
+        if let Some((by, fault)) = copied.replication_failed {
             self.buddies.give_up(by);
-            lonely = Some(fault);
+            replication_failed = Some(fault);
         }
         let origin = Origin {
             id,
@@ -171,13 +175,13 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                 )
             })
         };
-        let hurt = self.hurt.take().or_else(bare);
-        stats.degraded += u64::from(lonely.is_some() || hurt.is_some());
+        let degraded_by = self.degraded_by.take().or_else(bare);
+        stats.degraded += u64::from(replication_failed.is_some() || degraded_by.is_some());
         Ok(Committed {
             id,
-            degraded: lonely
+            degraded: replication_failed
                 .map(|fault| fault.text)
-                .or(hurt)
+                .or(degraded_by)
                 .or_else(|| shared.ranks.detour()),
         })
     }
@@ -308,7 +312,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
                         generation: shared.world.start.generation,
                         number: least.replicated,
                     };
-                    self.hurt = Some(format!("version {id} is not on other nodes: {e}"));
+                    self.degraded_by = Some(format!("version {id} is not on other nodes: {e}"));
                     self.released = least.replicated;
                 }
                 Err(e) => return Err(e.into()),
@@ -516,7 +520,7 @@ struct Chunks {
     chunks: Vec<BTreeMap<u64, Lies>>,
     spent: lanes::Spent,
     /// The buddy that does not have what was staged, and why.
-    lonely: Option<(u32, Fault)>,
+    replication_failed: Option<(u32, Fault)>,
 }
 
 impl Chunks {
@@ -529,7 +533,7 @@ impl Chunks {
     ) -> Result<Self, Fault> {
         let mut chunks = vec![BTreeMap::new(); objects];
         for mut work in copied.works {
-            if copied.lonely.is_some() && work.staged.take().is_some_and(|s| s.done) {
+            if copied.replication_failed.is_some() && work.staged.take().is_some_and(|s| s.done) {
                 work.sums.clear();
                 work.proofs.clear();
                 work.copy(false)?;
@@ -552,7 +556,7 @@ impl Chunks {
         Ok(Self {
             chunks,
             spent: copied.spent,
-            lonely: copied.lonely.map(|fault| (failed, fault)),
+            replication_failed: copied.replication_failed.map(|fault| (failed, fault)),
         })
     }
 }

@@ -59,7 +59,7 @@ impl<A: Medium, S: Medium> Desk<A, S> {
             Err(fault) if fault.code == Code::Corrupt => {
                 drop(window);
                 publish(arena, medium, None, |v| v.id != id)?;
-                self.hurt = Some(format!("version {id} is lost: {}", fault.text));
+                self.degraded_by = Some(format!("version {id} is lost: {}", fault.text));
                 1 << (id.number % 64)
             }
             Err(fault) => return Err(fault),

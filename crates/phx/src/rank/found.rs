@@ -192,11 +192,11 @@ pub(super) fn find<T: Vault, M: Vault>(
     let (mut mine, mut open) = (Vec::new(), Open::new());
     let there = nodes.iter().flat_map(|n| &n.arenas);
     for found in there.filter(|f| near(f.host)) {
-        let heir = match found.ranks == ranks.ranks() && near(found.rank) {
+        let successor = match found.ranks == ranks.ranks() && near(found.rank) {
             true => found.rank,
             false => first,
         };
-        if heir == me {
+        if successor == me {
             mine.push(complete(
                 found,
                 &nodes,

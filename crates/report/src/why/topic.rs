@@ -2,7 +2,7 @@
 
 use crate::names::Names;
 use crate::trace::Trace;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_base::part::{Place, Transfer};
 use tarn_base::reason::Reason;
 
@@ -15,7 +15,7 @@ pub(super) struct Topic {
     pub(super) data: Vec<DataId>,
     nodes: Vec<NodeId>,
     tiers: Vec<TierId>,
-    pub(super) spots: Vec<Spot>,
+    pub(super) spots: Vec<TierRef>,
     transfers: Vec<TransferId>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn topic(trace: &Trace, names: &Names<'_>, query: &str) -> Option<Top
                 .and_then(|r| r.strip_prefix('/'))
                 == Some(&tier.name)
             {
-                topic.spots.push(Spot {
+                topic.spots.push(TierRef {
                     node: id,
                     tier: tier_id,
                 });
@@ -124,7 +124,7 @@ pub(super) struct Touched {
     pub(super) instances: Vec<InstanceId>,
     pub(super) data: Vec<DataId>,
     pub(super) nodes: Vec<NodeId>,
-    pub(super) spots: Vec<Spot>,
+    pub(super) spots: Vec<TierRef>,
     pub(super) transfers: Vec<TransferId>,
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod shape;
 use tarn_base::action::{Action, Do};
 use tarn_base::event::Event;
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, StepId, TierId};
+use tarn_base::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_base::part::{PartClass, PartInfo, PartRef, StoreKey};
 use tarn_base::random;
 use tarn_base::reason::Reason;
@@ -34,12 +34,12 @@ impl Random {
     }
 }
 
-pub(crate) fn spot(node: u32) -> Spot {
+pub(crate) fn spot(node: u32) -> TierRef {
     tier_spot(node, 0)
 }
 
-pub(crate) fn tier_spot(node: u32, tier: u32) -> Spot {
-    Spot {
+pub(crate) fn tier_spot(node: u32, tier: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(tier),
     }

@@ -7,8 +7,8 @@ use tarn_base::id::TierId;
 
 const NODES: u32 = 3;
 
-fn spot(node: u32) -> Spot {
-    Spot {
+fn spot(node: u32) -> TierRef {
+    TierRef {
         node: NodeId(node),
         tier: TierId(0),
     }

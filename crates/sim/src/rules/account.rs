@@ -6,7 +6,7 @@ use tarn_base::action::{Outcome, Run};
 use tarn_base::cluster::Cluster;
 use tarn_base::event::{PriorData, PriorInstance, Start};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, Spot, StepId, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, PartitionId, StepId, TierId, TierRef, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 use tarn_base::workflow::{Keep, Workflow};
 
@@ -33,7 +33,7 @@ pub(super) struct Copy {
 /// Where an instance is placed.
 #[derive(Debug)]
 pub(super) struct Placed {
-    pub(super) spots: Vec<Spot>,
+    pub(super) spots: Vec<TierRef>,
     pub(super) reserve: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Account {
     pub(super) were_there: BTreeSet<PartRef>,
     pub(super) copies: BTreeMap<PartRef, BTreeMap<Place, Copy>>,
     /// What came back with a node and is none of the copies: its key, its bytes.
-    pub(super) strays: BTreeMap<(PartRef, Spot), (StoreKey, u64)>,
+    pub(super) returned: BTreeMap<(PartRef, TierRef), (StoreKey, u64)>,
     /// Copies that belong to other workflows.
     pub(super) others: BTreeSet<(PartRef, Place)>,
     /// What the run was told of them.
@@ -57,7 +57,7 @@ pub(super) struct Account {
     /// As in [`Start::pinned`].
     pub(super) pinned: Vec<(DataId, Keep)>,
     /// As in [`Start::set_aside`].
-    pub(super) set_aside: Option<Vec<(Spot, u64)>>,
+    pub(super) set_aside: Option<Vec<(TierRef, u64)>>,
     pub(super) listed: BTreeSet<DataId>,
     pub(super) failed_lists: BTreeSet<DataId>,
     /// Instances whose outputs are made, and need not be made again.
@@ -73,7 +73,7 @@ pub(super) struct Account {
     pub(super) transfers: BTreeMap<TransferId, Transfer>,
     pub(super) next_transfer: u64,
     pub(super) lost: BTreeSet<NodeId>,
-    pub(super) capacity: BTreeMap<Spot, u64>,
+    pub(super) capacity: BTreeMap<TierRef, u64>,
     /// Datasets whose last version lies at their `dest`.
     pub(super) delivered: BTreeSet<DataId>,
     /// Versions that were sent outside, whatever came of it.
@@ -107,7 +107,7 @@ impl Account {
             parts: BTreeMap::new(),
             were_there: BTreeSet::new(),
             copies: BTreeMap::new(),
-            strays: BTreeMap::new(),
+            returned: BTreeMap::new(),
             others: BTreeSet::new(),
             prior_data: start.prior_data.clone(),
             pinned: start.pinned.clone(),
@@ -164,7 +164,7 @@ impl Account {
     pub(super) fn reset_capacity(&mut self) {
         for (node, n) in (0..).map(NodeId).zip(&self.cluster.nodes) {
             for (tier, t) in (0..).map(TierId).zip(&n.tiers) {
-                self.capacity.insert(Spot { node, tier }, t.capacity);
+                self.capacity.insert(TierRef { node, tier }, t.capacity);
             }
         }
     }
@@ -206,13 +206,13 @@ impl Account {
     }
 
     /// Bytes of a tier that are taken or promised.
-    pub(super) fn promised(&self, spot: Spot) -> u64 {
+    pub(super) fn promised(&self, spot: TierRef) -> u64 {
         let place = Place::Node(spot);
         let copies = self.copies.values().filter_map(|c| c.get(&place));
-        let strays = self.strays.iter().filter(|((_, s), _)| *s == spot);
+        let returned = self.returned.iter().filter(|((_, s), _)| *s == spot);
         let placed = self.placed.values().filter(|p| p.spots.contains(&spot));
         copies.map(|c| c.stored).sum::<u64>()
-            + strays.map(|(_, (_, stored))| stored).sum::<u64>()
+            + returned.map(|(_, (_, stored))| stored).sum::<u64>()
             + placed.map(|p| p.reserve).sum::<u64>()
             + self.partitions_on(spot)
     }

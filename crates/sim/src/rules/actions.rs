@@ -5,7 +5,7 @@ use super::{Broken, rule};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::Output;
-use tarn_base::id::{InstanceId, Spot};
+use tarn_base::id::{InstanceId, TierRef};
 use tarn_base::part::{PartRef, Place, StoreKey, Transfer, TransferKind};
 use tarn_base::reason::Reason;
 use tarn_base::workflow::{Keep, OnFailure};
@@ -142,7 +142,7 @@ impl Account {
     }
 
     /// Whoever takes more of a tier takes what is free.
-    pub(super) fn within_capacity(&self, spot: Spot, more: u64) -> Result<(), Broken> {
+    pub(super) fn within_capacity(&self, spot: TierRef, more: u64) -> Result<(), Broken> {
         let (promised, capacity) = (self.promised(spot), self.capacity[&spot]);
         rule(
             "capacity is never exceeded",
@@ -151,7 +151,7 @@ impl Account {
         )
     }
 
-    fn assign(&mut self, id: InstanceId, spots: &[Spot], reserve: u64) -> Result<(), Broken> {
+    fn assign(&mut self, id: InstanceId, spots: &[TierRef], reserve: u64) -> Result<(), Broken> {
         let waits = !self.done.contains(&id) && !self.placed.contains_key(&id);
         rule("who gets a place waits for one", waits, || id.to_string())?;
         rule(
@@ -330,7 +330,7 @@ impl Account {
     fn evict(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> Result<(), Broken> {
         if let Place::Node(spot) = at
             && self
-                .strays
+                .returned
                 .get(&(part, *spot))
                 .is_some_and(|(k, _)| k == key)
         {
@@ -425,11 +425,11 @@ impl Account {
                 for part in parts {
                     let key = self.parts.get(&part).map(|i| i.key.clone());
                     let back = self
-                        .strays
+                        .returned
                         .iter()
                         .filter(|((p, _), (k, _))| *p == part && Some(k) == key.as_ref());
                     for at in back.map(|(at, _)| *at).collect::<Vec<_>>() {
-                        let stored = self.strays.remove(&at).map_or(0, |s| s.1);
+                        let stored = self.returned.remove(&at).map_or(0, |s| s.1);
                         self.add(part, Place::Node(at.1), State::There, stored);
                     }
                 }
@@ -488,9 +488,9 @@ impl Account {
                 format!("{part} at {left:?}")
             })?;
         }
-        let stray = self.strays.keys().next();
-        rule("nothing is left behind", stray.is_none(), || {
-            format!("{stray:?}")
+        let returned_replica = self.returned.keys().next();
+        rule("nothing is left behind", returned_replica.is_none(), || {
+            format!("{returned_replica:?}")
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::account::{Account, Copy, State};
 use super::{Broken, rule};
-use tarn_base::id::Spot;
+use tarn_base::id::TierRef;
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::reason::Reason;
 
@@ -11,7 +11,7 @@ impl Account {
         &mut self,
         part: PartRef,
         key: &StoreKey,
-        spot: Spot,
+        spot: TierRef,
     ) -> Result<(), Broken> {
         let at = Place::Node(spot);
         let same = self.parts.get(&part).is_some_and(|i| i.key == *key);
@@ -57,7 +57,7 @@ impl Account {
     }
 
     /// Bytes that are cached on a tier.
-    fn cached(&self, spot: Spot) -> u64 {
+    fn cached(&self, spot: TierRef) -> u64 {
         let copies = self.copies.values();
         let here = copies.filter_map(|c| c.get(&Place::Node(spot)));
         let cached = here.filter(|c| c.state == State::Cached);

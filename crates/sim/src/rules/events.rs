@@ -4,7 +4,7 @@ use super::account::{Account, State};
 use super::{Broken, rule};
 use tarn_base::event::{Ended, Event, Output, Whole, of_others, pin, set_aside, version_hash};
 use tarn_base::hash::Hash;
-use tarn_base::id::{DataId, InstanceId, NodeId, Spot, TierId, TransferId};
+use tarn_base::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
 use tarn_base::part::{PartInfo, PartRef, Place};
 
 impl Account {
@@ -238,7 +238,7 @@ impl Account {
 
     fn evicted(&mut self, part: PartRef, at: &Place) {
         if let Place::Node(spot) = at
-            && self.strays.remove(&(part, *spot)).is_some()
+            && self.returned.remove(&(part, *spot)).is_some()
         {
             return;
         }
@@ -263,7 +263,7 @@ impl Account {
         self.running.clear();
         self.placed.clear();
         self.drop_unused();
-        self.strays.clear();
+        self.returned.clear();
         self.lost.clear();
         self.failed_lists.clear();
         (self.finished, self.interrupted) = (None, false);
@@ -298,7 +298,7 @@ impl Account {
                 .producer(*part)
                 .is_none_or(|id| self.done.contains(&id));
             if let (Place::Node(spot), Some(info), false) = (at, info, made) {
-                self.strays
+                self.returned
                     .insert((*part, *spot), (info.key.clone(), stored));
                 continue;
             }
@@ -333,7 +333,7 @@ impl Account {
         for copies in self.copies.values_mut() {
             copies.retain(|place, c| !gone(place) || c.state == State::Coming);
         }
-        self.strays.retain(|(_, spot), _| spot.node != node);
+        self.returned.retain(|(_, spot), _| spot.node != node);
         self.lost.insert(node);
     }
 
@@ -346,10 +346,10 @@ impl Account {
         let was_lost = self.lost.remove(&node);
         rule("who comes back was lost", was_lost, || node.to_string())?;
         for (tier, bytes) in (0..).map(TierId).zip(capacities) {
-            self.capacity.insert(Spot { node, tier }, *bytes);
+            self.capacity.insert(TierRef { node, tier }, *bytes);
         }
         for w in whole {
-            let spot = Spot { node, tier: w.tier };
+            let spot = TierRef { node, tier: w.tier };
             let at = Place::Node(spot);
             let newest = self.parts.get(&w.part).is_some_and(|i| i.key == w.key);
             let made = self
@@ -358,7 +358,7 @@ impl Account {
             if newest && made && self.copy(w.part, &at).is_none() {
                 self.add(w.part, at, State::There, w.stored);
             } else {
-                self.strays
+                self.returned
                     .insert((w.part, spot), (w.key.clone(), w.stored));
             }
         }

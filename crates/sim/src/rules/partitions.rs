@@ -4,14 +4,14 @@ use super::account::Account;
 use super::{Broken, rule};
 use std::collections::BTreeSet;
 use tarn_base::action::Run;
-use tarn_base::id::{InstanceId, NodeId, PartitionId, Spot, TierId};
+use tarn_base::id::{InstanceId, NodeId, PartitionId, TierId, TierRef};
 use tarn_base::part::StoreKey;
 use tarn_base::workflow::KeepPartition;
 
 /// A partition that is kept for the workflow.
 #[derive(Debug)]
 pub(super) struct Kept {
-    spots: Vec<Spot>,
+    spots: Vec<TierRef>,
     /// Once a step has it.
     key: Option<StoreKey>,
 }
@@ -30,20 +30,20 @@ impl Account {
             > 0
     }
 
-    fn spots_of(&self, partition: PartitionId, homes: &[Spot]) -> Vec<Spot> {
+    fn spots_of(&self, partition: PartitionId, homes: &[TierRef]) -> Vec<TierRef> {
         let named = self.workflow.partition(partition).tier.as_ref();
-        let spot = |home: &Spot| {
+        let spot = |home: &TierRef| {
             let tiers = &self.cluster.node(home.node).tiers;
             let own = tiers.iter().position(|t| Some(&t.name) == named);
             let tier = own.map_or(home.tier, |t| TierId(t as u32));
-            Spot { tier, ..*home }
+            TierRef { tier, ..*home }
         };
         homes.iter().map(spot).collect()
     }
 
     /// Bytes that partitions take on a tier.
-    pub(super) fn partitions_on(&self, spot: Spot) -> u64 {
-        let takes = |id: PartitionId, spots: &[Spot]| {
+    pub(super) fn partitions_on(&self, spot: TierRef) -> u64 {
+        let takes = |id: PartitionId, spots: &[TierRef]| {
             let here = spots.iter().filter(|s| **s == spot).count() as u64;
             here * self.workflow.partition(id).takes(spots.len())
         };
@@ -61,7 +61,7 @@ impl Account {
     pub(super) fn place_partitions(
         &mut self,
         id: InstanceId,
-        homes: &[Spot],
+        homes: &[TierRef],
     ) -> Result<(), Broken> {
         let nodes: Vec<NodeId> = homes.iter().map(|s| s.node).collect();
         for (partition, keep) in self.partitions_of(id) {

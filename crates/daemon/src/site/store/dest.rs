@@ -1,7 +1,7 @@
 //! What goes outside: one rule for folders and trees of an object store. Only what tarn has put there for the same owner is replaced.
 
 use super::{Store, copying};
-use crate::work::{Held, Spot, told};
+use crate::work::{Endpoint, Held, told};
 use rustix::fs::{Access, AtFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ impl Store {
     ) -> Result<CopyReport, Refusal> {
         let real = self.real_dest(dest)?;
         let path = real.as_os_str().as_bytes().to_vec();
-        let to = Held::open(&Spot::Path { space: None, path }, true)?;
+        let to = Held::open(&Endpoint::Path { space: None, path }, true)?;
         let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
         let may = rustix::fs::accessat(to.folder(), ".", write, plain);
         may.map_err(|e| to.failed("write to", e))?;

@@ -3,7 +3,7 @@
 use super::Store;
 use super::sealed::Which;
 use crate::site::stores::{having, root_in};
-use crate::work::{Held, Spot};
+use crate::work::{Endpoint, Held};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Store {
         let root = root.join(OsStr::from_bytes(owner));
         let space = Some(("store".to_owned(), root));
         let path = rest.strip_prefix(b"/").unwrap_or(rest).to_vec();
-        Held::open(&Spot::Path { space, path }, make)
+        Held::open(&Endpoint::Path { space, path }, make)
     }
 
     pub(super) fn part(&self, root: &Path, part: &Part, make: bool) -> Result<Held, Refusal> {
@@ -83,6 +83,6 @@ impl Store {
         let own = PathBuf::from(format!("{job}/{owner}"));
         let space = Some((format!("memory of job {job}"), own));
         let path = format!("{name}/{dataset}").into_bytes();
-        Held::open(&Spot::Path { space, path }, make)
+        Held::open(&Endpoint::Path { space, path }, make)
     }
 }

@@ -18,12 +18,12 @@ use tarn_ports::{
 };
 
 /// A message on its way: from, to, about, what.
-type Letter = (NodeId, NodeId, Attempt, Vec<u8>);
+type FromLeader = (NodeId, NodeId, Attempt, Vec<u8>);
 
 /// Sends for one node.
 struct Wire {
     from: NodeId,
-    letters: Sender<Letter>,
+    letters: Sender<FromLeader>,
     cut: Arc<AtomicBool>,
 }
 
@@ -38,7 +38,7 @@ impl Mates for Wire {
 pub(super) struct Pair {
     pub(super) leader: Option<Machine>,
     pub(super) mate: Option<Machine>,
-    pub(super) letters: Receiver<Letter>,
+    pub(super) letters: Receiver<FromLeader>,
     pub(super) cut: Arc<AtomicBool>,
     pub(super) told: Vec<Event>,
 }
@@ -118,7 +118,7 @@ impl Pair {
     /// Hands over what comes within a moment.
     pub(super) fn carry(&mut self) {
         let first = self.letters.recv_timeout(Duration::from_millis(1)).ok();
-        let more: Vec<Letter> = first.into_iter().chain(self.letters.try_iter()).collect();
+        let more: Vec<FromLeader> = first.into_iter().chain(self.letters.try_iter()).collect();
         for (from, to, step, message) in more {
             let world = match to {
                 NodeId(0) => self.leader.as_mut(),

@@ -1,8 +1,8 @@
 //! What is said to one node: a queue and a thread, so that no node makes the loop wait for it.
 
+use crate::event_queue::{EventQueue, NodeEvent};
 use crate::link::{Link, NoAnswer};
 use crate::lost::Return;
-use crate::mail::{Letter, Mail};
 use crate::{MAX_LOOKS, MAX_QUEUED};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -25,7 +25,7 @@ enum Item {
 }
 
 /// The queue of one session with a node. Its thread ends when it is dropped.
-pub(crate) struct Line {
+pub(crate) struct NodeConnection {
     items: Sender<Item>,
     queued: Arc<AtomicUsize>,
     /// Since when the node has been taking what it is told now.
@@ -33,39 +33,39 @@ pub(crate) struct Line {
     link: Arc<dyn Link>,
 }
 
-impl Line {
+impl NodeConnection {
     pub(crate) fn start(
         node: NodeId,
         session: u64,
         link: Arc<dyn Link>,
-        mail: Mail,
-        looker: Looker,
+        event_queue: EventQueue,
+        file_check: FileCheck,
     ) -> std::io::Result<Self> {
         let (items, queue) = channel();
-        let line = Self {
+        let connection = Self {
             items,
             queued: Arc::default(),
             since: Arc::default(),
             link: Arc::clone(&link),
         };
-        let speaker = Speaker {
+        let node_sender = NodeSender {
             node,
             session,
             link,
-            mail,
-            looker,
-            since: Arc::clone(&line.since),
+            event_queue,
+            file_check,
+            since: Arc::clone(&connection.since),
         };
-        let queued = Arc::clone(&line.queued);
+        let queued = Arc::clone(&connection.queued);
         std::thread::Builder::new()
             .name(format!("tarn-to-{node}"))
             .spawn(move || {
                 for item in queue {
                     queued.fetch_sub(1, Ordering::Relaxed);
-                    speaker.say(item);
+                    node_sender.say(item);
                 }
             })?;
-        Ok(line)
+        Ok(connection)
     }
 
     fn put(&self, item: Item) -> bool {
@@ -84,7 +84,7 @@ impl Line {
         answer
     }
 
-    /// Begins to make a node ready; [`Letter::Returned`] tells how it went.
+    /// Begins to make a node ready; [`NodeEvent::Returned`] tells how it went.
     pub(crate) fn make_ready(&self, with: Box<Return>) -> bool {
         self.put(Item::Return(with))
     }
@@ -101,23 +101,23 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for NodeConnection {
     fn drop(&mut self) {
         self.link.end();
     }
 }
 
 /// The thread's end.
-pub(crate) struct Speaker {
+pub(crate) struct NodeSender {
     node: NodeId,
     session: u64,
     link: Arc<dyn Link>,
-    mail: Mail,
-    looker: Looker,
+    event_queue: EventQueue,
+    file_check: FileCheck,
     since: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Speaker {
+impl NodeSender {
     fn say(&self, item: Item) {
         match item {
             Item::Tell(Told::Do(action)) => self.order(action),
@@ -128,8 +128,8 @@ impl Speaker {
             }
             Item::Return(with) => {
                 let returned = with.carry_out(self);
-                let letter = Letter::Returned(self.node, self.session, returned);
-                self.mail.put(letter);
+                let node_event = NodeEvent::Returned(self.node, self.session, returned);
+                self.event_queue.put(node_event);
             }
         }
     }
@@ -138,11 +138,11 @@ impl Speaker {
     /// what is said: a stop of this attempt comes after it.
     fn order(&self, action: Action) {
         if let Do::Run(run) = &action.what
-            && let Err(why) = self.looker.look(run.instance.step)
+            && let Err(why) = self.file_check.look(run.instance.step)
         {
             let attempt = (run.instance, run.attempt);
-            let letter = Letter::NotBegun(self.node, self.session, attempt, why);
-            self.mail.put(letter);
+            let node_event = NodeEvent::NotBegun(self.node, self.session, attempt, why);
+            self.event_queue.put(node_event);
             return;
         }
         self.tell(Told::Do(action));
@@ -159,8 +159,8 @@ impl Speaker {
         if !sent {
             let why = self.link.over();
             let why = why.unwrap_or_else(|| "it cannot be told anything".into());
-            let letter = Letter::News(self.node, self.session, Err(why));
-            self.mail.put(letter);
+            let node_event = NodeEvent::News(self.node, self.session, Err(why));
+            self.event_queue.put(node_event);
         }
         sent
     }
@@ -173,14 +173,14 @@ impl Speaker {
 /// Looks whether the files that a step's command names are what they were, on a thread that may be left to a file system which
 /// does not answer.
 #[derive(Clone)]
-pub(crate) struct Looker {
+pub(crate) struct FileCheck {
     pub(crate) changed_since: ChangedSince,
     pub(crate) patience: Duration,
     /// Looks that have not come back.
     pub(crate) out: Arc<AtomicUsize>,
 }
 
-impl Looker {
+impl FileCheck {
     /// # Errors
     /// Why the step cannot be begun.
     fn look(&self, step: StepId) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! What has come for the threads of an attempt from the nodes of other worlds.
 
 use crate::launch::Stop;
-use crate::message::{Exec, Parcel};
+use crate::message::{Envelope, Exec};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -17,21 +17,21 @@ const MAX_WAITING_EXEC: usize = 1 << 16;
 
 #[derive(Default)]
 struct Letters {
-    waiting: BTreeMap<usize, VecDeque<Parcel>>,
+    waiting: BTreeMap<usize, VecDeque<Envelope>>,
     /// Nodes from which nothing will come any more.
     lost: BTreeSet<usize>,
     all_lost: bool,
 }
 
 /// The messages for one attempt, by the position of the mate that they are from (or for).
-pub(crate) struct Mail {
+pub(crate) struct EnvelopeQueue {
     /// The nodes of the step in order, for who leads it.
     nodes: Vec<NodeId>,
     letters: Mutex<Letters>,
     pub(crate) exec: ExecBox,
 }
 
-impl Mail {
+impl EnvelopeQueue {
     pub(crate) fn new(nodes: Vec<NodeId>) -> io::Result<Self> {
         Ok(Self {
             nodes,
@@ -51,19 +51,19 @@ impl Mail {
     }
 
     /// Something has come. Who sends more than anybody may is as good as lost.
-    pub(crate) fn put(&self, parcel: Parcel, stop: &Stop) {
-        let at = parcel.at;
-        let fits = match parcel.exec() {
+    pub(crate) fn put(&self, envelope: Envelope, stop: &Stop) {
+        let at = envelope.at;
+        let fits = match envelope.exec() {
             Ok((session, about, bytes)) => self.exec.put(ExecPost {
                 at,
                 session,
                 about,
                 bytes,
             }),
-            Err(parcel) => {
+            Err(envelope) => {
                 let mut letters = self.letters();
                 let waiting = letters.waiting.entry(at).or_default();
-                waiting.push_back(parcel);
+                waiting.push_back(envelope);
                 waiting.len() <= MAX_WAITING
             }
         };
@@ -74,7 +74,7 @@ impl Mail {
     }
 
     /// The next message of a node.
-    pub(crate) fn take(&self, at: usize) -> Option<Parcel> {
+    pub(crate) fn take(&self, at: usize) -> Option<Envelope> {
         self.letters().waiting.get_mut(&at)?.pop_front()
     }
 

@@ -1,7 +1,7 @@
 //! A user's queue: what the user's worker is to do, and a thread that sees to it. It ends with the worker.
 
 use super::worker::Worker;
-use super::{Crew, Task, lock};
+use super::{Task, WorkerPool, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl Post {
     pub(super) fn add(
         self: &Arc<Self>,
         item: Item,
-        crew: &Arc<Crew>,
+        pool: &Arc<WorkerPool>,
     ) -> Result<(), (Task, Refusal)> {
         let mut state = lock(&self.state);
         let is_full = state.waiting.len() >= MAX_WAITING;
@@ -75,9 +75,9 @@ impl Post {
             return refused(item, Refusal::new(Code::Busy, text));
         }
         if !state.has_thread {
-            let (post, crew) = (Arc::clone(self), Arc::clone(crew));
+            let (post, pool) = (Arc::clone(self), Arc::clone(pool));
             let thread = std::thread::Builder::new().name("post".into());
-            if let Err(e) = thread.spawn(move || post.serve(&crew)) {
+            if let Err(e) = thread.spawn(move || post.serve(&pool)) {
                 let text = format!("no thread for the worker of user {}: {e}", self.user);
                 return refused(item, Refusal::new(Code::Busy, text));
             }
@@ -89,14 +89,14 @@ impl Post {
     }
 
     /// Tells a worker that there is; one that begins later knows it.
-    pub(super) fn tell(self: &Arc<Self>, item: Item, crew: &Arc<Crew>) {
+    pub(super) fn tell(self: &Arc<Self>, item: Item, pool: &Arc<WorkerPool>) {
         if !self.is_idle() {
-            let _ = self.add(item, crew);
+            let _ = self.add(item, pool);
         }
     }
 
     /// Stops what is done for this number, or waits to be.
-    pub(super) fn stop(self: &Arc<Self>, number: u64, crew: &Arc<Crew>) {
+    pub(super) fn stop(self: &Arc<Self>, number: u64, pool: &Arc<WorkerPool>) {
         let mut state = lock(&self.state);
         let is_it = |item: &Item| matches!(item, Item::Task(_, task) if task.number == number);
         if let Some(at) = state.waiting.iter().position(is_it) {
@@ -104,24 +104,24 @@ impl Post {
             drop(state);
             if let Some(Item::Task(_, task)) = found {
                 let why = Refusal::new(Code::Cancelled, "it was stopped before it began");
-                task.refuse(self.user, &crew.audit, why);
+                task.refuse(self.user, &pool.audit, why);
             }
             return;
         }
         let has_it = state.worker.as_ref().is_some_and(|w| w.has(number));
         drop(state);
         if has_it {
-            self.tell(Item::Stop(number), crew);
+            self.tell(Item::Stop(number), pool);
         }
     }
 
     /// Says everything to the worker, which it starts, as long as there is something to say, or a worker.
-    fn serve(self: &Arc<Self>, crew: &Arc<Crew>) {
+    fn serve(self: &Arc<Self>, pool: &Arc<WorkerPool>) {
         while let Some(item) = self.next() {
             match item {
-                Item::Task(group, task) => match self.worker(group, crew) {
+                Item::Task(group, task) => match self.worker(group, pool) {
                     Ok(worker) => worker.give(task),
-                    Err(why) => task.refuse(self.user, &crew.audit, why),
+                    Err(why) => task.refuse(self.user, &pool.audit, why),
                 },
                 Item::Stop(number) => {
                     if let Some(worker) = self.current() {
@@ -129,7 +129,7 @@ impl Post {
                     }
                 }
                 Item::Keys => {
-                    let secrets = lock(&crew.secrets).clone();
+                    let secrets = lock(&pool.secrets).clone();
                     if let (Some(worker), Some(secrets)) = (self.current(), secrets) {
                         worker.rekey(&secrets);
                     }
@@ -160,7 +160,11 @@ impl Post {
     }
 
     /// The user's worker, begun if there is none.
-    fn worker(self: &Arc<Self>, group: Gid, crew: &Arc<Crew>) -> Result<Arc<Worker>, Refusal> {
+    fn worker(
+        self: &Arc<Self>,
+        group: Gid,
+        pool: &Arc<WorkerPool>,
+    ) -> Result<Arc<Worker>, Refusal> {
         {
             let state = lock(&self.state);
             if let Some(worker) = &state.worker {
@@ -178,7 +182,7 @@ impl Post {
                 return Err(Refusal::new(Code::Busy, text));
             }
         }
-        let (worker, listening) = crew.hire(self.user, group).inspect_err(|why| {
+        let (worker, listening) = pool.spawn_worker(self.user, group).inspect_err(|why| {
             self.failed(&why.text);
         })?;
         let worker = Arc::new(worker);

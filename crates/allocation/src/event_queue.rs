@@ -11,7 +11,7 @@ use tarn_base::nodes::Attempt;
 use tarn_proto::node::{self, News};
 
 /// One of them. Of a session that is over, none counts.
-pub(crate) enum Letter {
+pub(crate) enum NodeEvent {
     /// News; an error is why the session is over or must be.
     News(NodeId, u64, Result<News, String>),
     /// An attempt was not handed out, and why: a file that its command names has changed or cannot be looked at.
@@ -24,7 +24,7 @@ pub(crate) enum Letter {
 
 #[derive(Default)]
 struct Inner {
-    letters: VecDeque<Letter>,
+    node_events: VecDeque<NodeEvent>,
     unheard: BTreeMap<NodeId, usize>,
     closed: bool,
 }
@@ -32,7 +32,7 @@ struct Inner {
 #[derive(Default)]
 struct Shared {
     inner: Mutex<Inner>,
-    /// There is a letter.
+    /// There is an event.
     came: Condvar,
     /// There is room, or the loop is over.
     room: Condvar,
@@ -40,9 +40,9 @@ struct Shared {
 
 /// Where the sessions of a run put what their nodes say. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Mail(Arc<Shared>);
+pub struct EventQueue(Arc<Shared>);
 
-impl Mail {
+impl EventQueue {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
@@ -56,13 +56,13 @@ impl Mail {
         node: NodeId,
         session: u64,
     ) -> impl FnMut(Option<Vec<u8>>) + Send + 'static + use<> {
-        let mail = self.clone();
+        let event_queue = self.clone();
         move |said| {
             let news = match said {
                 Some(bytes) => node::decode::<News>(&bytes).map_err(|e| e.to_string()),
                 None => Err("its session has ended".into()),
             };
-            mail.put_news(node, session, news);
+            event_queue.put_news(node, session, news);
         }
     }
 
@@ -81,45 +81,47 @@ impl Mail {
         let mut inner = waited.unwrap_or_else(PoisonError::into_inner);
         if !inner.closed {
             *inner.unheard.entry(node).or_default() += 1;
-            inner.letters.push_back(Letter::News(node, session, news));
+            inner
+                .node_events
+                .push_back(NodeEvent::News(node, session, news));
             self.0.came.notify_one();
         }
     }
 
     /// Word of a thread of this world. Whether anybody will read it.
-    pub(crate) fn put(&self, letter: Letter) -> bool {
+    pub(crate) fn put(&self, node_event: NodeEvent) -> bool {
         let mut inner = self.lock();
         if inner.closed {
             return false;
         }
-        inner.letters.push_back(letter);
+        inner.node_events.push_back(node_event);
         self.0.came.notify_one();
         true
     }
 
-    /// The next letter, if one comes in time.
-    pub(crate) fn take(&self, patience: Duration) -> Option<Letter> {
+    /// The next event, if one comes in time.
+    pub(crate) fn take(&self, patience: Duration) -> Option<NodeEvent> {
         let mut inner = self.lock();
-        if inner.letters.is_empty() && !patience.is_zero() {
-            let none = |i: &mut Inner| i.letters.is_empty();
+        if inner.node_events.is_empty() && !patience.is_zero() {
+            let none = |i: &mut Inner| i.node_events.is_empty();
             let waited = self.0.came.wait_timeout_while(inner, patience, none);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let letter = inner.letters.pop_front()?;
-        if let Letter::News(node, ..) = &letter
+        let node_event = inner.node_events.pop_front()?;
+        if let NodeEvent::News(node, ..) = &node_event
             && let Some(count) = inner.unheard.get_mut(node)
         {
             *count = count.saturating_sub(1);
             self.0.room.notify_all();
         }
-        Some(letter)
+        Some(node_event)
     }
 
     /// Nobody reads any more: whoever waits goes on.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
-        inner.letters.clear();
+        inner.node_events.clear();
         self.0.room.notify_all();
     }
 
@@ -138,40 +140,40 @@ mod tests {
 
     #[test]
     fn a_chatty_node_waits_and_holds_up_nobody_else() {
-        let mail = Mail::new();
+        let event_queue = EventQueue::new();
         let progress = || {
             let (transfers, steps) = (Vec::new(), Vec::new());
             Some(node::encode(News::Progress { transfers, steps }).unwrap())
         };
         let (chatty, quiet) = (NodeId(0), NodeId(1));
-        let mut says = mail.of(chatty, 0);
+        let mut says = event_queue.of(chatty, 0);
         let thread = std::thread::spawn(move || {
             for _ in 0..=MAX_UNHEARD {
                 says(progress());
             }
         });
-        let full = || mail.lock().letters.len() == MAX_UNHEARD;
+        let full = || event_queue.lock().node_events.len() == MAX_UNHEARD;
         let since = Instant::now();
         while !full() && since.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
-        mail.of(quiet, 0)(progress());
-        assert_eq!(mail.lock().letters.len(), MAX_UNHEARD + 1);
+        event_queue.of(quiet, 0)(progress());
+        assert_eq!(event_queue.lock().node_events.len(), MAX_UNHEARD + 1);
         assert!(!thread.is_finished());
-        assert!(mail.take(Duration::ZERO).is_some());
+        assert!(event_queue.take(Duration::ZERO).is_some());
         thread.join().unwrap();
-        assert_eq!(mail.lock().letters.len(), MAX_UNHEARD + 1);
+        assert_eq!(event_queue.lock().node_events.len(), MAX_UNHEARD + 1);
     }
 
     #[test]
     fn whoever_waits_goes_on_when_nobody_reads_any_more() {
-        let mail = Mail::new();
-        let mut says = mail.of(NodeId(0), 0);
+        let event_queue = EventQueue::new();
+        let mut says = event_queue.of(NodeId(0), 0);
         (0..MAX_UNHEARD).for_each(|_| says(None));
         let thread = std::thread::spawn(move || says(None));
-        mail.close();
+        event_queue.close();
         thread.join().unwrap();
-        assert!(mail.closed_within(Duration::from_secs(60)));
-        assert!(mail.take(Duration::ZERO).is_none());
+        assert!(event_queue.closed_within(Duration::from_secs(60)));
+        assert!(event_queue.take(Duration::ZERO).is_none());
     }
 }

@@ -10,7 +10,7 @@ use tarn_base::action::{Action, Do};
 use tarn_base::codes::Exit;
 use tarn_base::event::{Ended, Event, Imaged};
 use tarn_base::history::History;
-use tarn_base::id::{DataId, Spot, TransferId};
+use tarn_base::id::{DataId, TierRef, TransferId};
 use tarn_base::layout::StateDir;
 use tarn_base::part::Place;
 use tarn_base::units::SECOND;
@@ -232,7 +232,7 @@ fn order(history: &History, at: f64, action: &Action) {
     let why = || history.explain(&action.why);
     match &action.what {
         Do::Run(run) => {
-            let name = |spot: &Spot| history.node_name(spot.node);
+            let name = |spot: &TierRef| history.node_name(spot.node);
             let nodes: Vec<_> = run.nodes.iter().map(name).collect();
             let step = history.instance_name(run.instance);
             info!(

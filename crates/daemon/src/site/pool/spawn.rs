@@ -3,7 +3,7 @@
 use super::super::talk::{Said, Told, hear, say};
 use super::super::{project, user_folder};
 use super::worker::{Listening, Worker};
-use super::{Crew, lock};
+use super::{WorkerPool, lock};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -30,9 +30,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A process number takes ten digits.
 const MAX_NUMBER: u64 = 16;
 
-impl Crew {
+impl WorkerPool {
     /// Starts a worker of a user, and hears its first word.
-    pub(super) fn hire(
+    pub(super) fn spawn_worker(
         self: &Arc<Self>,
         user: Uid,
         group: Gid,
@@ -78,7 +78,7 @@ impl Crew {
             node: self.node.clone(),
             keys,
             projects,
-            manner: self.manner.clone(),
+            worker_config: self.worker_config.clone(),
         };
         let first = noted
             .and_then(|()| near.set_read_timeout(Some(SILENCE)))
@@ -99,9 +99,9 @@ impl Crew {
             audit: Arc::clone(&self.audit),
             is_mute: AtomicBool::new(false),
         };
-        let crew = Arc::clone(self);
+        let pool = Arc::clone(self);
         let answered = move || {
-            let post = lock(&crew.posts.0).get(&user).cloned();
+            let post = lock(&pool.posts.0).get(&user).cloned();
             if let Some(post) = post {
                 post.answered();
             }

@@ -3,14 +3,14 @@
 //! Whoever gives an order waits for no worker: each user has a queue ([`post`]), with a thread that starts the user's worker, writes to
 //! it and gives it up when it does not answer. So a worker that its user stops or locks out holds up that user alone.
 
-mod hire;
 mod post;
+mod spawn;
 mod worker;
 
 use super::audit::Audit;
 use super::keys::Secrets;
 use super::stores::Stores;
-use super::talk::Manner;
+use super::talk::WorkerConfig;
 use post::{Item, Post};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use tarn_proto::site::{Gid, Report, Uid, Work, Worked};
 const MAX_WORKERS: usize = 4096;
 
 /// The workers of this node.
-pub(super) struct Crew {
+pub(super) struct WorkerPool {
     pub(super) stores: Arc<Stores>,
     /// The current folder of workers: jobs' memory is reached from there.
     pub(super) memory: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Crew {
     pub(super) locks: PathBuf,
     pub(super) node: String,
     pub(super) min_uid: Uid,
-    pub(super) manner: Manner,
+    pub(super) worker_config: WorkerConfig,
     pub(super) audit: Arc<Audit>,
     pub(super) posts: Posts,
     /// Of the session that began last.
@@ -84,7 +84,7 @@ impl Task {
     }
 }
 
-impl Crew {
+impl WorkerPool {
     /// The users that have something in some store.
     pub(super) fn users(&self) -> BTreeSet<Uid> {
         let entries = self.stores.roots().map(std::fs::read_dir);
