@@ -72,7 +72,15 @@ pub fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// The pages that the book is made of: README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs and examples, without the book's own summary.
+/// Those that lie at the top.
+const TOP: [&str; 4] = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "ARCHITECTURE.md",
+    "GLOSSARY.md",
+];
+
+/// The pages that the book is made of: some at the top, docs and examples, without the book's own summary.
 ///
 /// # Errors
 /// When they cannot be read.
@@ -80,7 +88,7 @@ pub fn all() -> anyhow::Result<Vec<Text>> {
     let mut pages = tree::texts(&tree::root(), &["md"])?;
     pages.retain(|page| {
         let below = page.path.starts_with("docs/") || page.path.starts_with("examples/");
-        let top = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"].contains(&page.path.as_str());
+        let top = TOP.contains(&page.path.as_str());
         (below || top) && page.path != "docs/SUMMARY.md"
     });
     Ok(pages)
