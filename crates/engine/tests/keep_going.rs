@@ -3,17 +3,15 @@
 mod common;
 
 use common::{
-    Hand, MB, Memory, cluster, data, estimates, instance, play_in, policy, runs_in, source, start,
-    transfers_in, workflow,
+    Hand, MB, cluster, data, estimates, history, instance, play_in, policy, resumed, runs_in,
+    source, start, transfers_in, workflow,
 };
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, FailureKind, Output, Start, Undeclared};
 use tarn_base::hash::Hash;
-use tarn_base::history::History;
 use tarn_base::id::StepId;
-use tarn_base::part::{PartInfo, Place, StoreKey, TransferKind};
+use tarn_base::part::{PartInfo, StoreKey, TransferKind};
 use tarn_base::reason::Reason;
-use tarn_engine::{drive, replay};
 use tarn_ports::Record;
 use tarn_sim::{FaultPlan, Simulation};
 
@@ -141,14 +139,6 @@ fn a_run_that_went_on_is_resumed_with_what_failed() {
     }
 }
 
-fn history(records: &[Record]) -> History {
-    let mut history = History::new();
-    for r in records {
-        history.apply(r.now, &r.event, &r.actions);
-    }
-    history
-}
-
 /// Instances that are done.
 fn done_in(records: &[Record]) -> usize {
     let history = history(records);
@@ -156,28 +146,11 @@ fn done_in(records: &[Record]) -> usize {
     all.filter(|i| i.state.is_done()).count()
 }
 
-/// Goes on from these records with all that lies where they say, and nothing fails any more. How many attempts that takes.
+/// Resumes from these records; nothing fails any more. How many attempts that takes.
 fn resume(s: &Start, records: &[Record]) -> usize {
-    let (mut engine, seq, now) = replay(records);
-    let history = history(records);
-    let mut sim = Simulation::new(s, estimates(MB)).starting_at(now);
-    let mut found = Vec::new();
-    for (part, info) in &history.parts {
-        for at in history.places(*part).filter(|at| **at != Place::Source) {
-            assert!(sim.put(*part, info.clone(), at.clone()));
-            found.push((*part, at.clone()));
-        }
-    }
-    let mut journal = Memory::default();
-    let first = Event::Resumed {
-        found,
-        pinned: Vec::new(),
-        set_aside: None,
-    };
-    let outcome = drive(&mut engine, &mut sim, &mut journal, first, seq, &mut |_| {});
-    assert_eq!(outcome.expect("the loop"), Outcome::Done);
-    let actions = journal.0.iter().flat_map(|r| &r.actions);
-    actions.filter(|a| matches!(a.what, Do::Run(_))).count()
+    let actions = resumed(s, estimates(MB), records);
+    let runs = actions.iter().filter(|a| matches!(a.what, Do::Run(_)));
+    runs.count()
 }
 
 #[test]

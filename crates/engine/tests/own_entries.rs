@@ -3,18 +3,16 @@
 mod common;
 
 use common::{
-    Hand, MB, Memory, Played, cluster, data, estimates, instance, play, play_in, policy, runs_in,
-    start, transfers_in, workflow,
+    Hand, MB, Played, cluster, data, estimates, history, instance, play, play_in, policy, resumed,
+    runs_in, start, transfers_in, workflow,
 };
 use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, FailureKind, Output, Start, Undeclared};
 use tarn_base::hash::Hash;
-use tarn_base::history::History;
 use tarn_base::id::{InstanceId, NodeId, StepId};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey};
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
-use tarn_engine::{drive, replay};
 use tarn_ports::Record;
 use tarn_sim::{Estimates, FaultPlan, Rules, SimEntry, Simulation};
 
@@ -442,14 +440,6 @@ fn own(s: &Start) -> Estimates {
     }
 }
 
-fn history(records: &[Record]) -> History {
-    let mut history = History::new();
-    for r in records {
-        history.apply(r.now, &r.event, &r.actions);
-    }
-    history
-}
-
 /// All of it, held to the rules.
 fn checked(p: Played) -> Played {
     let mut rules = Rules::new();
@@ -481,28 +471,9 @@ fn samples_overlap_and_the_run_takes_as_long_as_the_longest() {
     }
 }
 
-/// Goes on from these records with all that lies where they say, and nothing fails any more. What runs.
+/// Resumes from these records; nothing fails any more. What runs.
 fn resume(s: &Start, records: &[Record]) -> Vec<InstanceId> {
-    let (mut engine, seq, now) = replay(records);
-    let history = history(records);
-    let mut sim = Simulation::new(s, own(s)).starting_at(now);
-    let mut found = Vec::new();
-    for (part, info) in &history.parts {
-        for at in history.places(*part).filter(|at| **at != Place::Source) {
-            assert!(sim.put(*part, info.clone(), at.clone()));
-            found.push((*part, at.clone()));
-        }
-    }
-    let mut journal = Memory::default();
-    let first = Event::Resumed {
-        found,
-        pinned: Vec::new(),
-        set_aside: None,
-    };
-    let outcome = drive(&mut engine, &mut sim, &mut journal, first, seq, &mut |_| {});
-    let actions: Vec<Action> = journal.0.iter().flat_map(|r| r.actions.clone()).collect();
-    assert_eq!(outcome.expect("the loop"), Outcome::Done, "{actions:?}");
-    ids(&actions)
+    ids(&resumed(s, own(s), records))
 }
 
 fn done(records: &[Record]) -> Vec<InstanceId> {

@@ -9,13 +9,14 @@ use tarn_base::event::{
     Verify,
 };
 use tarn_base::hash::Hash;
+use tarn_base::history::History;
 use tarn_base::id::{DataId, InstanceId, NodeId, TierId, TierRef, TransferId};
-use tarn_base::part::{PartClass, PartInfo, StoreKey, Transfer, TransferKind};
+use tarn_base::part::{PartClass, PartInfo, Place, StoreKey, Transfer, TransferKind};
 use tarn_base::policy::Policy;
 use tarn_base::reason::Reason;
 use tarn_base::units::SECOND;
 use tarn_base::workflow::Workflow;
-use tarn_engine::{Engine, drive};
+use tarn_engine::{Engine, drive, replay};
 use tarn_ports::{Journal, JournalError, Record};
 use tarn_sim::{Estimates, Simulation};
 
@@ -408,4 +409,37 @@ pub(crate) fn transfers_in(actions: &[Action]) -> Vec<Transfer> {
         _ => None,
     };
     actions.iter().filter_map(transfer).collect()
+}
+
+/// Resumes from these records with all that is stored where they say, and ends well. The actions of the resumption.
+pub(crate) fn resumed(s: &Start, estimates: Estimates, records: &[Record]) -> Vec<Action> {
+    let (mut engine, seq, now) = replay(records);
+    let history = history(records);
+    let mut sim = Simulation::new(s, estimates).starting_at(now);
+    let mut found = Vec::new();
+    for (part, info) in &history.parts {
+        for at in history.places(*part).filter(|at| **at != Place::Source) {
+            assert!(sim.put(*part, info.clone(), at.clone()));
+            found.push((*part, at.clone()));
+        }
+    }
+    let mut journal = Memory::default();
+    let first = Event::Resumed {
+        found,
+        pinned: Vec::new(),
+        set_aside: None,
+    };
+    let outcome = drive(&mut engine, &mut sim, &mut journal, first, seq, &mut |_| {});
+    let actions: Vec<Action> = journal.0.iter().flat_map(|r| r.actions.clone()).collect();
+    assert_eq!(outcome.expect("the loop"), Outcome::Done, "{actions:?}");
+    actions
+}
+
+/// What records tell.
+pub(crate) fn history(records: &[Record]) -> History {
+    let mut history = History::new();
+    for r in records {
+        history.apply(r.now, &r.event, &r.actions);
+    }
+    history
 }
