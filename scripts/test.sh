@@ -6,6 +6,8 @@ cd "$(dirname "$(realpath "$0")")/.." || exit 1
 . scripts/common.sh
 
 passed=0 failed=0 ignored=0 failures=() skipped=()
+# The longest test program takes 8 minutes on two cores: one that takes longer than this hangs, and is ended and named.
+export program_minutes=25
 work=$(mktemp -d "${TMPDIR:-/tmp}/tarn-test.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 
@@ -75,10 +77,13 @@ lane() {
         esac
         echo "     Running $program $filter$on" > "$work/$name.one"
         # shellcheck disable=SC2016,SC2086  # expanded inside; filters are words
-        if "${command[@]}" sh -c 'cd "$0" && CARGO_MANIFEST_DIR=$0 exec "$@"' "$folder" "$program" --show-output $filter \
-            < /dev/null >> "$work/$name.one" 2>&1 && { [ -z "$on" ] || grep -q '^test result: ok. [1-9]' "$work/$name.one"; }; then
+        if timeout -k 30 "${program_minutes}m" "${command[@]}" sh -c 'cd "$0" && CARGO_MANIFEST_DIR=$0 exec "$@"' "$folder" "$program" \
+            --show-output $filter < /dev/null >> "$work/$name.one" 2>&1 && { [ -z "$on" ] || grep -q '^test result: ok. [1-9]' "$work/$name.one"; }; then
             echo "${program##*/}$on: $(grep '^test result:' "$work/$name.one")"
         else
+            case $? in
+                124 | 137) echo "ended after $program_minutes minutes: the test hangs that has begun and not ended" >> "$work/$name.one" ;;
+            esac
             status=1
             cat "$work/$name.one"
             { echo && echo "     Running $program $filter$on" && sed -n '/^failures:$/,$p' "$work/$name.one" && tail -n 5 "$work/$name.one"; } >> "$work/failed"

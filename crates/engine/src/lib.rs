@@ -38,7 +38,7 @@ use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 
 /// Version of the decisions: recorded with each of them. Raised when the same events give other actions.
-pub const ENGINE_VERSION: u32 = 11;
+pub const ENGINE_VERSION: u32 = 12;
 
 /// Planner and data scheduler of one run.
 #[derive(Debug, Default)]

@@ -420,3 +420,28 @@ fn waiting_for_another_run_is_told_apart_from_waiting_for_oneself() {
         "{told}"
     );
 }
+
+#[test]
+fn what_takes_more_than_was_listed_is_promised_that_the_next_time() {
+    let text = "name = \"w\"\n[data.src]\nsource = \"/src\"\n[data.out]\ndest = \"/out\"\n\
+                [[step]]\nname = \"look\"\nrun = \"x\"\nin = \"src\"\nout = \"out\"\n";
+    let cluster = cluster(1, 1, &[3 * MB]);
+    for data_mode in ["data", "stage-through"] {
+        let start = start(workflow(text), cluster.clone(), policy(data_mode));
+        let (mut hand, _) = Hand::begin(&start);
+        let mut actions = hand.listed(0, source(None, 2 * MB + MB / 2));
+        // Each tier has its own idea of blocks: the room for the output is gone when the source has come.
+        let mut tries = 0;
+        while runs_in(&actions).is_empty() {
+            let coming = transfers_in(&actions);
+            let order = coming
+                .first()
+                .unwrap_or_else(|| panic!("{data_mode}: nothing comes: {actions:?}"));
+            tries += 1;
+            assert!(tries <= 2, "{data_mode}: brought in for ever");
+            actions = hand.brought(order, 2 * MB + MB / 2 + 4096);
+        }
+        let reserve = runs_in(&actions)[0].reserve;
+        assert!(reserve <= MB / 2 - 4096, "{data_mode}: {reserve}");
+    }
+}

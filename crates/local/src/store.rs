@@ -175,7 +175,7 @@ pub(crate) fn disk_use(folder: &Path) -> u64 {
     bytes
 }
 
-/// The space a replica of this tree will take: whole blocks of every file, one for every folder.
+/// The space a replica of this tree will take: whole blocks of every file, one for every folder and for the one that holds it all.
 pub(crate) fn stored_estimate(manifest: &Manifest) -> u64 {
     let mut seen = BTreeSet::new();
     let blocks = manifest.entries.iter().map(|e| match &e.kind {
@@ -197,7 +197,7 @@ pub(crate) fn stored_estimate(manifest: &Manifest) -> u64 {
         EntryKind::Symlink(_) => 0,
     });
     blocks
-        .fold(0u64, |sum, n| sum.saturating_add(n))
+        .fold(1u64, |sum, n| sum.saturating_add(n))
         .saturating_mul(BLOCK)
 }
 

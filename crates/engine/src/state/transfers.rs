@@ -106,6 +106,10 @@ impl State {
             if let Some(hash) = hashes.get(i) {
                 part.info.hash = Some(*hash);
             }
+            // The next one is promised what this one took, or it would be promised too little again, for ever.
+            if let (Place::Node(_), Some(stored)) = (&t.to, stored.get(i)) {
+                part.info.stored = part.info.stored.max(*stored);
+            }
             if self.ledger.holds_lost(&t.to) {
                 part.replicas.remove(&t.to);
                 self.data.to_check.insert(m.part);

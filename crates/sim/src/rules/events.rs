@@ -91,14 +91,14 @@ impl Account {
             return Err(("what ends was under way", id.to_string()));
         };
         for (m, (hash, stored)) in t.parts.iter().zip(hashes.iter().zip(stored)) {
+            let stored = match t.to {
+                Place::Node(_) => *stored,
+                _ => 0,
+            };
             if let Some(info) = self.parts.get_mut(&m.part) {
                 info.hash = Some(*hash);
+                info.stored = info.stored.max(stored);
             }
-            let stored = if matches!(t.to, Place::Node(_)) {
-                *stored
-            } else {
-                0
-            };
             self.remove(m.part, &t.to);
             if !self.on_lost(&t.to) {
                 self.add(m.part, t.to.clone(), State::There, stored);
