@@ -115,10 +115,12 @@ start_ctld() {
     wait_for 60 scontrol ping || fail "slurmctld does not answer; see slurmctld.log in the cluster's log folder"
 }
 
+# What it is told of nodes is not on disk yet when it dies soon after: `--forget-nodes` has it so.
 restart_ctld() {
     settings "$base"
     # It may be dead already.
     kill -KILL "$(cat /run/slurmctld/pid)" 2> /dev/null || true
+    [ "${1:-}" != --forget-nodes ] || rm -f /run/slurmctld/state/node_state*
     start_ctld
 }
 
@@ -224,6 +226,6 @@ case $command in
     cut-link) link down "$@" ;;
     heal-link) link up "$@" ;;
     shape-link) shape_link "$@" ;;
-    restart-ctld) restart_ctld ;;
+    restart-ctld) restart_ctld "$@" ;;
     *) fail "unknown command $command" ;;
 esac

@@ -141,6 +141,14 @@ impl Cluster {
         self.act("restart-ctld", &[])
     }
 
+    /// The same; what it was told of nodes by `scontrol` had not reached its disk.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn restart_ctld_without_its_nodes(&self) -> anyhow::Result<()> {
+        self.act("restart-ctld", &["--", "--forget-nodes"])
+    }
+
     fn command_at(&self, place: &str, user: &str, words: &[&str]) -> Command {
         let mut command = script();
         command.arg("exec").arg("--dir").arg(self.folder());

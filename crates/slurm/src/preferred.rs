@@ -131,12 +131,28 @@ pub fn held() -> Result<BTreeSet<u32>, SlurmError> {
     Ok(lines.collect())
 }
 
-/// Gives the nodes that a held job prefers their features again, and has Slurm look at the job again. False if it prefers no nodes by their
-/// names: then it is held for another reason.
+/// When Slurm's controller has started, in its own words.
+///
+/// # Errors
+/// When Slurm cannot be asked, or does not say it.
+pub fn started() -> Result<String, SlurmError> {
+    let said = answer("scontrol", &["show", "config"], SOON)?;
+    let started = said
+        .lines()
+        .find_map(|line| line.strip_prefix("BOOT_TIME")?.trim().strip_prefix('='));
+    let started = started.map(|at| at.trim().to_owned());
+    started.ok_or_else(|| SlurmError::Answer {
+        command: "scontrol show config".into(),
+        answer: said.clone(),
+    })
+}
+
+/// Gives the nodes that a waiting job prefers their features again, and has Slurm look at it again, if it holds the job. False if it prefers
+/// no nodes by their names: if it is held, then for another reason.
 ///
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
-pub fn prefer_again(job: u32) -> Result<bool, SlurmError> {
+pub fn prefer_again(job: u32, is_held: bool) -> Result<bool, SlurmError> {
     let said = answer("scontrol", &["-o", "show", "job", &job.to_string()], SOON)?;
     let preferred = said
         .split_whitespace()
@@ -152,7 +168,9 @@ pub fn prefer_again(job: u32) -> Result<bool, SlurmError> {
         return Ok(false);
     }
     prefer(job, &wished)?;
-    answer("scontrol", &["release", &job.to_string()], SOON)?;
+    if is_held {
+        answer("scontrol", &["release", &job.to_string()], SOON)?;
+    }
     Ok(true)
 }
 

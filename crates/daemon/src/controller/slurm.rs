@@ -194,15 +194,19 @@ fn put_all_to_sleep(news: &Receiver<Vec<String>>, sleep: Sleep) {
     }
 }
 
-/// Looks now and then for own jobs that Slurm holds since it has forgotten the features by which they prefer nodes.
+/// Looks now and then for own jobs of which Slurm has forgotten the features by which they prefer nodes: it holds some of them, and never
+/// begins others, after it has started again.
 #[derive(Default)]
-struct HeldJobs {
+struct Forgotten {
     looked: Option<Instant>,
-    /// When a job was last seen to.
+    /// When a held job was last seen to.
     seen_to: BTreeMap<Job, Instant>,
+    /// When Slurm's controller has started, and who waited then and has not been seen to since.
+    started: String,
+    waited: BTreeSet<Job>,
 }
 
-impl HeldJobs {
+impl Forgotten {
     fn look(&mut self, own: &BTreeSet<Job>) {
         if self.looked.is_some_and(|then| then.elapsed() < HELD) {
             return;
@@ -210,27 +214,48 @@ impl HeldJobs {
         self.looked = Some(Instant::now());
         self.seen_to.retain(|_, then| then.elapsed() < HELD_AGAIN);
         // What cannot be asked now is asked the next time.
+        if let Ok(started) = tarn_slurm::started()
+            && started != self.started
+        {
+            self.started = started;
+            self.waited = own.clone();
+        }
         let held = tarn_slurm::held().unwrap_or_default();
         for job in held.intersection(own) {
-            if self.seen_to.contains_key(job) {
-                continue;
+            if !self.seen_to.contains_key(job) {
+                self.seen_to.insert(*job, Instant::now());
+                self.waited.remove(job);
+                see_to(*job, true);
             }
-            self.seen_to.insert(*job, Instant::now());
-            match tarn_slurm::prefer_again(*job) {
-                Ok(true) => tracing::info!(
-                    "job {job} was held: Slurm had forgotten the features of the nodes that it prefers; they are there again"
-                ),
-                Ok(false) => {}
-                Err(e) => tracing::warn!(
-                    "job {job} is held, as no node has the features that it prefers, and they cannot be given back: {e}"
-                ),
+        }
+        for _ in 0..MAX_EXCLUSIONS {
+            let Some(job) = self.waited.pop_first() else {
+                break;
+            };
+            if own.contains(&job) {
+                see_to(job, false);
             }
         }
     }
 }
 
+/// Gives the nodes that a job prefers their features again.
+fn see_to(job: Job, is_held: bool) {
+    match (tarn_slurm::prefer_again(job, is_held), is_held) {
+        (Ok(true), true) => tracing::info!(
+            "job {job} was held: Slurm had forgotten the features of the nodes that it prefers; they are there again"
+        ),
+        (Ok(_), _) => {}
+        (Err(e), true) => tracing::warn!(
+            "job {job} is held, as no node has the features that it prefers, and they cannot be given back: {e}"
+        ),
+        // It may have begun, or ended.
+        (Err(e), false) => tracing::debug!("job {job}: {e}"),
+    }
+}
+
 fn exclude_all(news: &Receiver<Vec<Waiting>>) {
-    let mut held = HeldJobs::default();
+    let mut forgotten = Forgotten::default();
     let mut told: BTreeMap<Job, Excluded> = BTreeMap::new();
     // Of an earlier controller, or of when jobs were taken in.
     let mut unknown = excluding().unwrap_or_default();
@@ -241,7 +266,7 @@ fn exclude_all(news: &Receiver<Vec<Waiting>>) {
     for mut jobs in news {
         refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
         jobs.sort_by_key(|(job, ..)| refused.contains(job));
-        held.look(&jobs.iter().map(|(job, ..)| *job).collect());
+        forgotten.look(&jobs.iter().map(|(job, ..)| *job).collect());
         if began.elapsed() >= LOOK_AGAIN {
             began = Instant::now();
             unknown = excluding().unwrap_or_default();
