@@ -300,6 +300,11 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.tarnd.kill();
         let _ = self.tarnd.wait();
+        // A tarnd that is killed leaves the memory of its jobs mounted, for its successor.
+        let memory = std::fs::read_dir(self.folder.path().join("run/clear/all"));
+        for job in memory.into_iter().flatten().flatten() {
+            let _ = rustix::mount::unmount(job.path(), rustix::mount::UnmountFlags::DETACH);
+        }
         // What a test that fails leaves may be 60,000 folders deep: the removal of a `TempDir` calls itself for each, and would end
         // this whole program without a word of the test.
         let _ = Process::new("rm")
