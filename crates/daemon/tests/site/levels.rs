@@ -41,6 +41,13 @@ fn stores(near: &Path, far: &Path) -> Vec<String> {
     ]
 }
 
+impl Drop for Two {
+    fn drop(&mut self) {
+        // It may be a file system of its own, whose folder is to go.
+        let _ = rustix::mount::unmount(self.shm.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 impl Two {
     fn at(&self, store: &str, rest: &str) -> PathBuf {
         match store {
