@@ -91,7 +91,7 @@ AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 MinJobAge=3600
 KillWait=3
-SlurmdTimeout=5
+SlurmdTimeout=10
 CONF
 }
 

@@ -169,7 +169,7 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
     let comes = submit(
         &site,
         &COPIES.replace("out/result", "out/third"),
-        &["-w", "node2", "--begin=now+10"],
+        &["-w", "node2", "--begin=now+40"],
     );
     site.wait_taken_in(&comes);
     site.kill_backup(2);
