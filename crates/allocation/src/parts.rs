@@ -1,7 +1,7 @@
 //! What is known of parts, what each node has been told of them, and what lies on each node. All of it grows with the parts
 //! of the run (`bounds::MAX_PARTS` a version), none of it with their files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Run};
 use tarn_base::event::{Output, PriorInstance};
 use tarn_base::hash::Hash;
@@ -16,22 +16,33 @@ pub(crate) type Knows = BTreeMap<PartRef, u64>;
 
 /// Parts. A newer commit of a part, or a hash that has become known, is a newer account of it.
 #[derive(Debug, Default)]
-pub(crate) struct Parts(BTreeMap<PartRef, (PartInfo, u64)>);
+pub(crate) struct Parts {
+    known: BTreeMap<PartRef, (PartInfo, u64)>,
+    /// Keys that a newer commit of the part has replaced: at most one a commit.
+    superseded: BTreeSet<(PartRef, StoreKey)>,
+}
 
 impl Parts {
     pub(crate) fn get(&self, part: PartRef) -> Option<&PartInfo> {
-        self.0.get(&part).map(|(info, _)| info)
+        self.known.get(&part).map(|(info, _)| info)
     }
 
-    /// Each part, and the key of its newest commit.
+    /// Each part, with the keys of all its commits.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (PartRef, &StoreKey)> {
-        self.0.iter().map(|(part, (info, _))| (*part, &info.key))
+        let newest = self
+            .known
+            .iter()
+            .map(|(part, (info, _))| (*part, &info.key));
+        newest.chain(self.superseded.iter().map(|(part, key)| (*part, key)))
     }
 
     pub(crate) fn learn(&mut self, part: PartRef, info: PartInfo) {
-        match self.0.get_mut(&part) {
-            None => drop(self.0.insert(part, (info, 0))),
+        match self.known.get_mut(&part) {
+            None => drop(self.known.insert(part, (info, 0))),
             Some((known, account)) => {
+                if known.key != info.key {
+                    self.superseded.insert((part, known.key.clone()));
+                }
                 if *known != info {
                     (*known, *account) = (info, *account + 1);
                 }
@@ -55,7 +66,7 @@ impl Parts {
     ) -> Vec<(PartRef, PartInfo)> {
         let mut news = Vec::new();
         for part in parts {
-            if let Some((info, account)) = self.0.get(&part)
+            if let Some((info, account)) = self.known.get(&part)
                 && knows.insert(part, *account) != Some(*account)
             {
                 news.push((part, info.clone()));

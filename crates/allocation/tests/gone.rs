@@ -5,7 +5,7 @@ use common::*;
 use tarn_base::action::Do;
 use tarn_base::event::{Event, Failure, FailureKind};
 use tarn_base::id::{NodeId, TransferId};
-use tarn_base::part::Place;
+use tarn_base::part::{PartInfo, Place, StoreKey};
 use tarn_ports::Nodes;
 
 #[test]
@@ -72,6 +72,39 @@ fn the_key_of_a_part_goes_with_the_last_replica_on_any_node() {
     p.session(2).happens(evicted(2));
     assert_eq!(p.event(), evicted(2));
     assert_eq!(gone(&p), [(part(0), key)]);
+}
+
+/// The newest commit of a part may have another key while what was to bring an older one is still under way.
+#[test]
+fn the_key_of_an_older_commit_goes_with_the_run_at_the_latest() {
+    let mut script = Script::new(2);
+    script.workflow.data[0].encrypt = true;
+    let mut p = script.open();
+    let home = p.home.clone();
+    p.world().know(vec![(part(0), info(0, 100))]).unwrap();
+    let older = info(0, 0).key;
+    p.perform(Do::Transfer(transfer(1, &[(0, Place::Source)], at(0))));
+    p.session(0).orders(1);
+    let newer = StoreKey("newer".into());
+    let again = PartInfo {
+        key: newer.clone(),
+        ..info(0, 100)
+    };
+    p.world().know(vec![(part(0), again)]).unwrap();
+    let failed = Event::TransferFailed {
+        id: TransferId(1),
+        failure: Failure {
+            kind: FailureKind::Io,
+            message: "it was given up".into(),
+        },
+        damaged: None,
+    };
+    p.session(0).happens(failed.clone());
+    assert_eq!(p.event(), failed);
+    assert_eq!(home.lock().unwrap().gone, []);
+    p.world.unwrap().leave();
+    let gone = home.lock().unwrap().gone.clone();
+    assert_eq!(gone, [(part(0), newer), (part(0), older)]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::net::{SocketFlags, accept_with};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use socket::{Remove, listen_at};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ use tarn_journal::{LockError, RunLock};
 use tarn_local::machine::host_name;
 use tarn_ports::Control;
 use tarn_proto::local::{Code, MAX_PACKET, Outcome, Refusal, Reply, TaskId, Uid, VERSION, encode};
-use tarn_sys::fdpass::peer_groups;
+use tarn_sys::fdpass::{Peer, peer, peer_groups};
 use tarn_tasks::{Action, Answer, Config, Core, Event, Record};
 
 /// Connections at a time: each takes a descriptor and may hold 64 more for memory. Nodes have some hundred cores, and a program
@@ -566,10 +566,9 @@ impl Server {
                     return;
                 }
             };
-            let Ok(peer) = sockopt::socket_peercred(&fd) else {
+            let Ok(Peer { uid: user, pid, .. }) = peer(&fd) else {
                 continue;
             };
-            let (user, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
             let groups = match user == self.own {
                 true => None,
                 // Whoever's groups are not known has none.

@@ -5,7 +5,7 @@
 //! `/bin/sh -c` on the node, as ssh does: this is how mpirun calls its remote agent.
 
 use crate::env::{EXEC_DIRS, own_paths};
-use crate::guests::socket_path;
+use crate::exec_listener::{is_own_user, socket_path};
 use crate::protocol::{Answer, Channel, End, Request};
 use crate::store::warn;
 use std::collections::BTreeMap;
@@ -74,14 +74,10 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     // What srun has left to the task, such as its connection for PMI ($PMI_FD), is for the command: looked at before anything is opened.
     let left = tarn_sys::handed::inherited();
     let entered = own_door().and_then(|(node, exec)| {
-        let left = left?;
-        if left.len() + 3 > MAX_FDS {
-            let many = left.len();
-            let text = format!(
-                "{many} files are open beside the standard streams, more than can be handed on"
-            );
-            return Err(io::Error::other(text));
-        }
+        let left = left.map_err(|e| {
+            io::Error::new(e.kind(), format!("the open files cannot be listed: {e}"))
+        })?;
+        check_left(&left, std::env::var_os(PMI_FD).as_deref())?;
         let hosts = exec.with_file_name("hosts");
         let mut env: BTreeMap<_, _> = std::env::vars_os().collect();
         for (name, path) in own_paths(&hosts, &exec) {
@@ -92,6 +88,33 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         ask(&exec, OsStr::new(&node), (argv, cwd), env, left)
     });
     ended("enter", entered)
+}
+
+/// The variable by which a task finds its connection to the process manager, where that speaks PMI 1 or 2.
+const PMI_FD: &str = "PMI_FD";
+
+/// What is open beside the standard streams can be handed on, and the connection for PMI is among it.
+fn check_left(left: &[i32], pmi: Option<&OsStr>) -> io::Result<()> {
+    if left.len() + 3 > MAX_FDS {
+        return Err(io::Error::other(format!(
+            "{} files are open beside the standard streams, and at most {} can be handed on: close those that the command does not \
+             need before `tarn enter`",
+            left.len(),
+            MAX_FDS - 3
+        )));
+    }
+    let Some(pmi) = pmi else {
+        return Ok(());
+    };
+    let number = pmi.to_str().and_then(|text| text.parse::<i32>().ok());
+    match number {
+        Some(number) if left.contains(&number) => Ok(()),
+        _ => Err(io::Error::other(format!(
+            "{PMI_FD} is `{}`, and no open file has that number: the connection that srun gave to this task was closed on the way. \
+             Have srun start `tarn enter` itself, or `exec` it; without PMI, unset {PMI_FD}",
+            pmi.to_string_lossy()
+        ))),
+    }
 }
 
 /// What makes tarn start a rank: with this it is in the lists of launchers.
@@ -234,20 +257,39 @@ fn ask(
             ),
         )
     })?;
+    if !is_own_user(&socket) {
+        return Err(io::Error::other(format!(
+            "another user listens for node `{name}` in {}: nothing was handed on",
+            folder.display()
+        )));
+    }
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let mut all = vec![input.as_fd(), output.as_fd(), error.as_fd()];
     let more = fds.iter().map(|n| tarn_sys::handed::inherited_fd(*n));
     let more = more.collect::<io::Result<Vec<_>>>()?;
     all.extend(more.iter().map(AsFd::as_fd));
-    tarn_sys::fdpass::send(&socket, &all)?;
+    let sent = tarn_sys::fdpass::send(&socket, &all);
     drop(more);
     let mut channel = Channel::new(socket);
-    channel.send(&Request {
-        argv,
-        env,
-        cwd,
-        fds,
-    })?;
+    let sent = sent.and_then(|()| {
+        channel.send(&Request {
+            argv,
+            env,
+            cwd,
+            fds,
+        })
+    });
+    let is_closed = |e: &io::Error| {
+        let kind = e.kind();
+        kind == io::ErrorKind::BrokenPipe || kind == io::ErrorKind::ConnectionReset
+    };
+    // A node that refuses reads no further, and says why.
+    if let Err(e) = sent {
+        return match is_closed(&e).then(|| channel.receive()) {
+            Some(Ok(Some(answer))) => Ok(answer),
+            _ => Err(e),
+        };
+    }
     channel
         .receive()?
         .ok_or_else(|| io::Error::other(format!("node `{name}` has gone away: its step has ended")))
@@ -256,6 +298,24 @@ fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_connection_for_pmi_is_among_what_is_handed_on() {
+        let check = |left: &[i32], pmi: Option<&str>| {
+            let checked = check_left(left, pmi.map(OsStr::new));
+            checked.map_err(|e| e.to_string())
+        };
+        assert!(check(&[], None).is_ok() && check(&[4, 9], Some("9")).is_ok());
+        for pmi in ["7", "-1", "", "x", " 9", "99999999999999999999", "2"] {
+            let why = check(&[4, 9], Some(pmi)).unwrap_err();
+            assert!(why.contains(&format!("PMI_FD is `{pmi}`")) && why.contains("exec"));
+        }
+        let most: Vec<i32> = (3..MAX_FDS as i32).collect();
+        assert!(check(&most, None).is_ok());
+        let many: Vec<i32> = (3..300).collect();
+        let why = check(&many, Some("3")).unwrap_err();
+        assert!(why.contains("297 files") && why.contains("close"), "{why}");
+    }
 
     #[test]
     fn words_are_arguments_after_a_double_dash_and_a_script_otherwise() {

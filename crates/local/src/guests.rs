@@ -1,30 +1,21 @@
 //! The commands that `tarn exec` runs in a node's namespaces, served by the node's helper.
 
+use crate::exec_listener::{Arrived, ExecListener, refuse};
 use crate::protocol::{Answer, Channel, End, Request, Spec};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// Commands of `tarn exec` that run on one node at a time. A launcher needs one a node; scripts some more.
 pub(crate) const MAX_GUESTS: usize = 256;
-/// How long a client may take to send its request before the helper turns to others.
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A path for a socket in `folder` that fits into a socket address (108 bytes) however deep the folder lies;
-/// valid while the folder is held open.
-pub(crate) fn socket_path(folder: &File, name: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))
-}
-
 /// The socket and who came in through it.
 pub(crate) struct Guests {
-    listener: Option<UnixListener>,
+    listener: Option<ExecListener>,
     node: String,
     running: Vec<Guest>,
 }
@@ -42,12 +33,7 @@ impl Guests {
     pub(crate) fn listen(spec: &Spec) -> io::Result<Self> {
         let listener = match &spec.listen {
             None => None,
-            Some(folder) => {
-                let folder = File::open(folder)?;
-                let listener = UnixListener::bind(socket_path(&folder, &spec.node))?;
-                listener.set_nonblocking(true)?;
-                Some(listener)
-            }
+            Some(folder) => Some(ExecListener::bind(&File::open(folder)?, &spec.node)?),
         };
         Ok(Self {
             listener,
@@ -62,7 +48,10 @@ impl Guests {
             let client = (!g.left).then(|| g.client.socket.as_fd());
             g.watch.iter().map(AsFd::as_fd).chain(client)
         });
-        self.listener.iter().map(AsFd::as_fd).chain(guests)
+        self.listener
+            .iter()
+            .flat_map(ExecListener::fds)
+            .chain(guests)
     }
 
     /// Takes new requests, and ends the commands of clients that have gone away.
@@ -74,61 +63,58 @@ impl Guests {
                 let _ = rustix::process::kill_process_group(guest.pid, Signal::TERM);
             }
         }
-        loop {
-            let accepted = match self.listener.as_ref().map(UnixListener::accept) {
-                None => return Ok(()),
-                Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Some(Err(e)) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Some(Err(e)) => return Err(e),
-                Some(Ok((socket, _))) => socket,
-            };
-            self.admit(accepted);
+        let arrived = self.listener.as_mut().map(ExecListener::take);
+        for arrived in arrived.unwrap_or_default() {
+            self.admit(arrived);
         }
+        Ok(())
     }
 
-    fn admit(&mut self, socket: UnixStream) {
-        let mut client = Channel::new(socket);
-        match self.start(&mut client) {
+    fn admit(&mut self, arrived: Arrived) {
+        let Arrived {
+            mut client,
+            request,
+            fds,
+        } = arrived;
+        match self.start(&request, fds) {
             Ok(pid) => self.running.push(Guest {
                 pid,
                 watch: rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok(),
                 client,
                 left: false,
             }),
-            // The client may be gone; there is nobody else to tell.
-            Err(e) => drop(client.send(&Answer::Refused(e.to_string()))),
+            Err(e) => refuse(&mut client, &e.to_string()),
         }
     }
 
-    fn start(&self, client: &mut Channel) -> io::Result<Pid> {
+    fn start(&self, request: &Request, fds: Vec<OwnedFd>) -> io::Result<Pid> {
         if self.running.len() >= MAX_GUESTS {
             return Err(io::Error::other(format!(
                 "{MAX_GUESTS} commands of `tarn exec` run on this node already"
             )));
         }
-        let until = Instant::now() + REQUEST_TIMEOUT;
-        client.socket.set_nonblocking(false)?;
-        client.socket.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-        let mut fds = tarn_sys::fdpass::receive(&client.socket)?.into_iter();
+        let came = fds.len();
+        let mut fds = fds.into_iter();
         let (Some(input), Some(output), Some(error)) = (fds.next(), fds.next(), fds.next()) else {
             return Err(io::Error::other(
                 "a request passes three descriptors at least",
             ));
         };
-        let request: Request = client
-            .receive_by(until)?
-            .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         if request.fds.len() != fds.len() {
-            return Err(io::Error::other(
-                "a request passes as many descriptors as it names",
-            ));
+            let named = request.fds.len() + 3;
+            return Err(io::Error::other(format!(
+                "a request passes as many descriptors as it names: {came} came, {named} are named"
+            )));
         }
         let (program, arguments) = request
             .argv
             .split_first()
             .ok_or_else(|| io::Error::other("there is no command"))?;
         let mut command = Command::new(program);
-        let handed = request.fds.iter().copied().zip(fds).collect();
+        let handed: Vec<_> = request.fds.iter().copied().zip(fds).collect();
+        handed
+            .iter()
+            .try_for_each(|(number, fd)| keeps_to_the_view(*number, fd))?;
         let handed = tarn_sys::handed::hand_over(&mut command, handed)?;
         let child = command
             .args(arguments)
@@ -156,4 +142,16 @@ impl Guests {
             let _ = guest.client.send(&Answer::Ended(end));
         }
     }
+}
+
+/// An open folder leads to what lies outside of the step's view, as a mount point on which nothing is mounted there.
+fn keeps_to_the_view(number: i32, fd: &OwnedFd) -> io::Result<()> {
+    let is_folder = FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory;
+    if !is_folder && !fcntl_getfl(fd)?.contains(OFlags::PATH) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "descriptor {number} is an open folder, by which the command would reach what is outside of the step's view: close it \
+         (in a shell: `{number}<&-` behind the command)"
+    )))
 }

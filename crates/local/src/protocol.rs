@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Instant;
 use tarn_base::energy::Energy;
 use tarn_base::event::Imaged;
 
@@ -192,6 +191,8 @@ pub(crate) enum Answer {
 pub(crate) struct Channel {
     pub(crate) socket: UnixStream,
     pending: Vec<u8>,
+    /// So many bytes of it are known to end no message.
+    searched: usize,
 }
 
 impl Channel {
@@ -199,6 +200,7 @@ impl Channel {
         Self {
             socket,
             pending: Vec::new(),
+            searched: 0,
         }
     }
 
@@ -208,40 +210,31 @@ impl Channel {
         self.socket.write_all(&line)
     }
 
-    /// The next message; blocks until it is whole (or the socket's read timeout). `None` at the end.
+    /// The next message. Blocks until it is whole, if the socket does; what has come of it is kept after `WouldBlock`. `None` at the end.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
-            if let Some(end) = self.pending.iter().position(|&b| b == b'\n') {
-                let line: Vec<u8> = self.pending.drain(..=end).collect();
+            if let Some(end) = self.message_end() {
+                let rest = self.pending.split_off(end + 1);
+                let line = std::mem::replace(&mut self.pending, rest);
+                self.searched = 0;
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
+            self.searched = self.pending.len();
             if !self.fill()? {
                 return Ok(None);
             }
         }
-    }
-
-    /// The same from somebody who is not trusted to go on: all of it has come by then, or none is taken.
-    pub(crate) fn receive_by<T: DeserializeOwned>(
-        &mut self,
-        until: Instant,
-    ) -> io::Result<Option<T>> {
-        while !self.has_message() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.socket.set_read_timeout(Some(left))?;
-            if !self.fill()? {
-                return Ok(None);
-            }
-        }
-        self.receive()
     }
 
     /// Whether a whole message can be taken without reading.
     pub(crate) fn has_message(&self) -> bool {
-        self.pending.contains(&b'\n')
+        self.message_end().is_some()
+    }
+
+    fn message_end(&self) -> Option<usize> {
+        let unsearched = self.pending.get(self.searched..)?;
+        let end = unsearched.iter().position(|&b| b == b'\n')?;
+        Some(self.searched + end)
     }
 
     fn fill(&mut self) -> io::Result<bool> {

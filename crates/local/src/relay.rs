@@ -6,7 +6,8 @@
 mod stream;
 
 use crate::envelope_queue::{EnvelopeQueue, ExecBox, ExecPost};
-use crate::guests::{MAX_GUESTS, REQUEST_TIMEOUT, socket_path};
+use crate::exec_listener::{Arrived, ExecListener, REQUEST_TIMEOUT, refuse, socket_path};
+use crate::guests::MAX_GUESTS;
 use crate::member::node_name;
 use crate::message::{Exec, Line};
 use crate::prepare::work_folder;
@@ -14,16 +15,15 @@ use crate::protocol::{Answer, Channel, Request};
 use crate::runner::readable;
 use crate::shared::Shared;
 use crate::store::warn;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 use stream::{Sink, Source};
 use tarn_base::action::Run;
 use tarn_base::id::TierRef;
@@ -37,7 +37,7 @@ pub(crate) struct Relay<'a> {
 
 enum Side<'a> {
     Leader {
-        doors: Vec<(Line<'a>, UnixListener)>,
+        doors: Vec<(Line<'a>, ExecListener)>,
         /// Sessions so far.
         opened: u32,
     },
@@ -82,8 +82,7 @@ impl<'a> Relay<'a> {
                 continue;
             }
             let name = node_name(shared, spot.node);
-            let listener = UnixListener::bind(socket_path(&folder, &name))?;
-            listener.set_nonblocking(true)?;
+            let listener = ExecListener::bind(&folder, &name)?;
             let line = Line {
                 shared,
                 to: spot.node,
@@ -137,8 +136,11 @@ impl<'a> Relay<'a> {
 
     fn wait(&self) -> io::Result<()> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.exec.fd(), PollFlags::IN)];
+        let mut due = None;
         if let Side::Leader { doors, .. } = &self.side {
-            fds.extend(doors.iter().map(|(_, l)| PollFd::new(l, PollFlags::IN)));
+            let waiting = doors.iter().flat_map(|(_, l)| l.fds());
+            fds.extend(waiting.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            due = doors.iter().filter_map(|(_, l)| l.due()).min();
         }
         for session in self.sessions.values() {
             let channel = session.channel.iter();
@@ -146,7 +148,8 @@ impl<'a> Relay<'a> {
             fds.extend(session.sources.iter().filter_map(Source::poll));
             fds.extend(session.sinks.iter().filter_map(Sink::poll));
         }
-        match poll(&mut fds, None) {
+        let due = due.and_then(|due| Timespec::try_from(due).ok());
+        match poll(&mut fds, due.as_ref()) {
             Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -216,20 +219,19 @@ impl<'a> Relay<'a> {
         let Side::Leader { doors, opened } = &mut self.side else {
             return;
         };
-        for (line, door) in doors {
-            while let Ok((socket, _)) = door.accept() {
-                let mut client = Channel::new(socket);
+        for (line, listener) in doors {
+            for mut arrived in listener.take() {
                 let there = self.sessions.values().filter(|s| s.line.at == line.at);
                 let full = there.count() >= MAX_GUESTS;
-                match accept(&mut client, full) {
-                    Ok((request, [input, output, error])) => {
+                match streams(&mut arrived, full) {
+                    Ok([input, output, error]) => {
                         let id = *opened;
                         *opened = opened.wrapping_add(1);
-                        line.exec(id, Exec::Open(Box::new(request)), None);
+                        line.exec(id, Exec::Open(Box::new(arrived.request)), None);
                         let session = Session {
                             line: *line,
                             leads: true,
-                            channel: Some(client),
+                            channel: Some(arrived.client),
                             sources: vec![Source::new(0, input)],
                             sinks: vec![Sink::new(1, output), Sink::new(2, error)],
                             answer: None,
@@ -237,8 +239,7 @@ impl<'a> Relay<'a> {
                         };
                         self.sessions.insert(id, session);
                     }
-                    // The client may be gone; there is nobody else to tell.
-                    Err(e) => drop(client.send(&Answer::Refused(e.to_string()))),
+                    Err(e) => refuse(&mut arrived.client, &e.to_string()),
                 }
             }
         }
@@ -250,23 +251,21 @@ fn exec_folder(shared: &Shared, run: &Run, spot: TierRef) -> io::Result<PathBuf>
     Ok(Path::join(&work, "exec"))
 }
 
-fn accept(client: &mut Channel, full: bool) -> io::Result<(Request, [OwnedFd; 3])> {
+/// The standard streams of a request to another node: nothing else can be carried there.
+fn streams(arrived: &mut Arrived, full: bool) -> io::Result<[OwnedFd; 3]> {
     if full {
         return Err(io::Error::other(format!(
             "{MAX_GUESTS} commands of `tarn exec` run on this node already"
         )));
     }
-    let until = Instant::now() + REQUEST_TIMEOUT;
-    client.socket.set_nonblocking(false)?;
-    client.socket.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    client.socket.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-    let fds = tarn_sys::fdpass::receive(&client.socket)?;
-    let fds = <[OwnedFd; 3]>::try_from(fds)
-        .map_err(|_| io::Error::other("a request passes three descriptors"))?;
-    let request = client
-        .receive_by(until)?
-        .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
-    Ok((request, fds))
+    if !arrived.request.fds.is_empty() {
+        return Err(io::Error::other(
+            "open files beside the standard streams cannot be handed on to another node",
+        ));
+    }
+    let fds = std::mem::take(&mut arrived.fds);
+    <[OwnedFd; 3]>::try_from(fds)
+        .map_err(|_| io::Error::other("a request passes three descriptors"))
 }
 
 impl Session<'_> {

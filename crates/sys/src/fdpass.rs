@@ -36,7 +36,7 @@ pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
 /// Receives what [`send`] sent. The descriptors are close-on-exec.
 ///
 /// # Errors
-/// When the socket is closed or the message carries no descriptors.
+/// When the socket is closed, the message carries no descriptors, or not all of them could be received. None stays open then.
 pub fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut buffer = RecvAncillaryBuffer::new(&mut space);
@@ -47,16 +47,63 @@ pub fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
         &mut buffer,
         RecvFlags::CMSG_CLOEXEC,
     )?;
+    let is_cut_off = got.flags.contains(ReturnFlags::CTRUNC);
     let mut fds = Vec::new();
     for message in buffer.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);
         }
     }
-    if got.bytes == 0 || fds.is_empty() {
+    if got.bytes == 0 || (fds.is_empty() && !is_cut_off) {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
     }
+    if is_cut_off {
+        let text = format!(
+            "not all descriptors of the request could be received: at most {MAX_FDS} come in one message, and none beyond the limit of \
+             open files"
+        );
+        return Err(io::Error::other(text));
+    }
     Ok(fds)
+}
+
+/// Who is at the other end of a unix socket, as the kernel knew them when they connected, or began to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The process; 0 where it is in another namespace of process numbers. (rustix has no such number, and so no such peer.)
+    pub pid: i32,
+}
+
+/// Who is at the other end of a unix socket.
+///
+/// # Errors
+/// What getsockopt(2) says.
+pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: as many bytes as are said can be written there.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    if code != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let libc::ucred { pid, uid, gid } = peer;
+    Ok(Peer { uid, gid, pid })
 }
 
 /// The groups of who is at the other end of a unix socket, as the kernel says.
@@ -172,6 +219,24 @@ mod tests {
         assert_eq!(text, "hello");
         drop(here);
         assert!(receive(&there).is_err());
+    }
+
+    #[test]
+    fn a_message_of_which_descriptors_were_lost_is_refused() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let own = peer(&here).unwrap();
+        assert_eq!(own.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(own.pid, std::process::id() as i32);
+        // More than anybody sends who is tarn.
+        let fds = [here.as_fd(); MAX_FDS + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 1))];
+        let mut buffer = SendAncillaryBuffer::new(&mut space);
+        assert!(buffer.push(SendAncillaryMessage::ScmRights(&fds)));
+        let byte = [IoSlice::new(b"f")];
+        sendmsg(&here, &byte, &mut buffer, SendFlags::empty()).unwrap();
+        let why = receive(&there).unwrap_err().to_string();
+        assert!(why.contains("not all descriptors"), "{why}");
+        assert!(send(&here, &fds).is_err());
     }
 
     #[test]

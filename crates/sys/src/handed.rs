@@ -1,5 +1,7 @@
 //! Descriptors beside the standard streams: what a process was started with, and what it hands to one that it starts.
 
+use rustix::process::{Resource, getrlimit};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -11,6 +13,34 @@ pub struct HandedOver {
     _held: Vec<OwnedFd>,
 }
 
+/// What helps when a number is too large.
+const REMEDY: &str = "open it under a lower number, or raise the limit of open files (`ulimit -n`)";
+
+/// No number is that of a standard stream, beyond what a process may have, or there twice.
+fn check_numbers(numbers: impl Iterator<Item = i32>) -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let mut seen = BTreeSet::new();
+    let refused = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    for number in numbers {
+        match u64::try_from(number) {
+            Ok(n) if n < 3 => {
+                return refused(format!("descriptor {number} is a standard stream"));
+            }
+            Err(_) => return refused(format!("{number} is the number of no descriptor")),
+            Ok(n) if n >= limit => {
+                return refused(format!(
+                    "descriptor {number} is beyond the {limit} that a process may have here; {REMEDY}"
+                ));
+            }
+            Ok(_) if !seen.insert(number) => {
+                return refused(format!("descriptor {number} is there twice"));
+            }
+            Ok(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// Hands descriptors to the command's process, each under its number (3 or more), beside its standard streams.
 ///
 /// # Errors
@@ -19,15 +49,19 @@ pub fn hand_over(command: &mut Command, fds: Vec<(i32, OwnedFd)>) -> io::Result<
     let Some(last) = fds.iter().map(|(number, _)| *number).max() else {
         return Ok(HandedOver { _held: Vec::new() });
     };
-    if fds.iter().any(|(number, _)| *number < 3) {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
+    check_numbers(fds.iter().map(|(number, _)| *number))?;
     let (mut held, mut pairs) = (Vec::new(), Vec::new());
     for (number, fd) in fds {
+        let beyond = |e: rustix::io::Errno| {
+            let e = io::Error::from(e);
+            let text =
+                format!("descriptor {number} cannot be handed on beside the others: {e}; {REMEDY}");
+            io::Error::new(e.kind(), text)
+        };
         // Above all the numbers: none is written over before it is handed on.
-        let above = rustix::io::fcntl_dupfd_cloexec(&fd, last.saturating_add(1))?;
+        let above = rustix::io::fcntl_dupfd_cloexec(&fd, last.saturating_add(1)).map_err(beyond)?;
         // What is opened to start the process must not get this number: it would be lost to that.
-        held.push(rustix::io::fcntl_dupfd_cloexec(&fd, number)?);
+        held.push(rustix::io::fcntl_dupfd_cloexec(&fd, number).map_err(beyond)?);
         pairs.push((above.as_raw_fd(), number));
         held.push(above);
     }

@@ -5,7 +5,6 @@ use super::Input;
 use crate::Fault;
 use crate::site::Strangers;
 use anyhow::Context;
-use rustix::net::sockopt;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +18,7 @@ use tarn_base::codes::Exit;
 use tarn_munge::{Munge, Reader, SessionError, Writer, accept_anyone};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Ask, CONTROLLER, Said, decode, encode};
-use tarn_sys::fdpass::peer_groups;
+use tarn_sys::fdpass::{peer, peer_groups};
 
 /// Slurm's and root's questions at a time; users have places of their own, so that neither shuts the other out.
 const MAX_CLIENTS: usize = 4096;
@@ -167,10 +166,10 @@ fn too_many() -> Said {
 
 /// Somebody of this host.
 fn admit(stream: UnixStream, desk: &Desk, counts: &Arc<Counts>) {
-    let Ok(peer) = sockopt::socket_peercred(&stream) else {
+    let Ok(peer) = peer(&stream) else {
         return;
     };
-    let (user, group) = (peer.uid.as_raw(), peer.gid.as_raw());
+    let (user, group) = (peer.uid, peer.gid);
     let (trusted, Some(place)) = place(desk, counts, user) else {
         let _ = say(&stream, &too_many());
         return;

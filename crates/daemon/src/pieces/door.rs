@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
-    bind, listen, socket_with, sockopt,
+    bind, listen, socket_with,
 };
 use std::io::{self, ErrorKind, PipeReader, PipeWriter};
 use std::path::Path;
@@ -18,7 +18,7 @@ use tarn_ports::Control;
 use tarn_proto::local::{
     Code, MAX_PACKET, Refusal, Reply, Request, VERSION, decode, encode, versions,
 };
-use tarn_sys::fdpass::{receive_packet, send_packet};
+use tarn_sys::fdpass::{peer, receive_packet, send_packet};
 
 /// Programs that are answered at the same time: each may wait for another node.
 const ANSWERING: usize = 8;
@@ -124,8 +124,8 @@ impl Inside {
 
     /// Answers a program until it closes, says nothing for too long, or what is no request.
     fn attend(&self, program: &OwnedFd) {
-        let own = rustix::process::geteuid();
-        let is_own = sockopt::socket_peercred(program).is_ok_and(|peer| peer.uid == own);
+        let own = rustix::process::geteuid().as_raw();
+        let is_own = peer(program).is_ok_and(|peer| peer.uid == own);
         let (mut packet, mut out) = (vec![0; MAX_PACKET], Vec::new());
         let mut greeted = false;
         while let Some(length) = self.heard(program, &mut packet) {
@@ -135,7 +135,7 @@ impl Inside {
             let (reply, file) = match is_own {
                 true => self.answer(request.message, &mut greeted),
                 false => {
-                    let text = format!("these partitions are user {}'s", own.as_raw());
+                    let text = format!("these partitions are user {own}'s");
                     (Reply::Refused(Refusal::new(Code::Denied, text)), None)
                 }
             };

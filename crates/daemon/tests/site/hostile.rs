@@ -1,6 +1,8 @@
 //! Users who hold up, crowd out or fill a node: others' jobs do not notice.
 
+use crate::munged::Daemon;
 use crate::node::*;
+use crate::quiet::{Late, Quiet, attempted};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, fchown, mkdirat, openat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,9 +16,6 @@ use std::time::{Duration, Instant};
 use tarn_proto::local::Code;
 use tarn_proto::site::{Command, Held, Holding, Job, Order, Owner, Report, Work, Worked, is_name};
 
-/// What an order of a user whom nobody disturbs may take here, however slow the machine: less than any patience with a user who does
-/// not answer.
-const UNDISTURBED: Duration = Duration::from_secs(8);
 /// What may pass until a worker that does not answer was given up, and another one is started.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
@@ -36,7 +35,7 @@ fn signal(worker: Pid, signal: Signal) {
 }
 
 /// Orders something, and does not wait for it.
-fn send(session: &mut Session, user: u32, work: Work) -> u64 {
+pub(crate) fn send(session: &mut Session, user: u32, work: Work) -> u64 {
     session.number += 1;
     let number = session.number;
     let work = Box::new(work);
@@ -50,7 +49,7 @@ fn send(session: &mut Session, user: u32, work: Work) -> u64 {
 }
 
 /// The next order that something has come of. The node is told that its controller is there.
-fn next(session: &mut Session) -> (u64, Worked) {
+pub(crate) fn next(session: &mut Session) -> (u64, Worked) {
     loop {
         match session.reader.receive(SOON).unwrap() {
             Report::Worked { number, what } => return (number, what),
@@ -59,7 +58,7 @@ fn next(session: &mut Session) -> (u64, Worked) {
     }
 }
 
-fn beat(session: &mut Session) {
+pub(crate) fn beat(session: &mut Session) {
     let order = Order::Beat;
     session.writer.send(&Command { number: 0, order }).unwrap();
 }
@@ -72,14 +71,6 @@ fn heard(session: &mut Session, wanted: u64) -> Worked {
             return what;
         }
     }
-}
-
-/// Bob's job is served as if nobody else was there.
-fn bob_is_served(session: &mut Session, job: Job) {
-    let began = Instant::now();
-    let number = send(session, BOB, prepare(job, "x"));
-    assert_eq!(heard(session, number), Worked::Done);
-    assert!(began.elapsed() < UNDISTURBED, "{:?}", began.elapsed());
 }
 
 /// Alice's orders are done again in the end.
@@ -150,23 +141,27 @@ fn dig(top: &Path, depth: usize) {
 
 #[test]
 fn attack_a_worker_that_its_user_stops_holds_up_that_user_alone() {
-    let Some(daemon) = munge() else { return };
-    let mut node = Node::start("n1", &daemon);
-    let mut session = node.begin(&daemon);
+    attempted(a_worker_that_its_user_stops_holds_up_that_user_alone);
+}
+
+fn a_worker_that_its_user_stops_holds_up_that_user_alone(daemon: &Daemon) -> Result<(), Late> {
+    let mut node = Node::start("n1", daemon);
+    let mut session = node.begin(daemon);
     publish_one(&node, &mut session, ALICE);
     publish_one(&node, &mut session, BOB);
+    let mut quiet = Quiet::beside(&mut session, daemon);
     let stopped = worker_of(&node, ALICE);
     signal(stopped, Signal::STOP);
     // More than the socket between them holds.
     let many: Vec<u64> = (0..2000)
         .map(|n| send(&mut session, ALICE, prepare(n + 100, &"y".repeat(60))))
         .collect();
-    bob_is_served(&mut session, 6);
+    quiet.bob_is_served(&mut session)?;
     let Worked::Failed(why) = heard(&mut session, many[0]) else {
         panic!("a stopped worker has done something");
     };
     assert!(why.text.contains("does not answer"), "{why:?}");
-    bob_is_served(&mut session, 7);
+    quiet.bob_is_served(&mut session)?;
     alice_is_served_again(&mut session, 8);
     node.audited("does not answer");
 
@@ -175,19 +170,24 @@ fn attack_a_worker_that_its_user_stops_holds_up_that_user_alone() {
     signal(stopped, Signal::STOP);
     drop(session);
     node.restart();
-    let mut session = node.begin(&daemon);
+    let mut session = node.begin(daemon);
     assert!(has(&session, BOB) && !session.partial.contains(&Owner::User(BOB)));
-    bob_is_served(&mut session, 9);
+    quiet.bob_is_served(&mut session)?;
     alice_is_served_again(&mut session, 9);
     assert_ne!(worker_of(&node, ALICE), stopped);
+    Ok(())
 }
 
 #[test]
 fn attack_a_locked_folder_holds_up_nobody() {
-    let Some(daemon) = munge() else { return };
-    let node = Node::start("n1", &daemon);
-    let mut session = node.begin(&daemon);
+    attempted(a_locked_folder_holds_up_nobody);
+}
+
+fn a_locked_folder_holds_up_nobody(daemon: &Daemon) -> Result<(), Late> {
+    let node = Node::start("n1", daemon);
+    let mut session = node.begin(daemon);
     publish_one(&node, &mut session, ALICE);
+    let mut quiet = Quiet::beside(&mut session, daemon);
     let _lock = Program::of(
         &node,
         ALICE,
@@ -206,18 +206,26 @@ fn attack_a_locked_folder_holds_up_nobody() {
         assert!(Instant::now() < until);
         std::thread::sleep(Duration::from_millis(10));
     }
-    node.kill_workers();
+    signal(worker_of(&node, ALICE), Signal::KILL);
+    quiet.bob_is_served(&mut session)?;
     alice_is_served_again(&mut session, 6);
-    bob_is_served(&mut session, 6);
+    quiet.bob_is_served(&mut session)?;
+    Ok(())
 }
 
 #[test]
 fn attack_what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed() {
-    let Some(daemon) = munge() else { return };
-    let mut node = Node::start("n1", &daemon);
-    let mut session = node.begin(&daemon);
+    attempted(what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed);
+}
+
+fn what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed(
+    daemon: &Daemon,
+) -> Result<(), Late> {
+    let mut node = Node::start("n1", daemon);
+    let mut session = node.begin(daemon);
     publish_one(&node, &mut session, ALICE);
     publish_one(&node, &mut session, BOB);
+    let mut quiet = Quiet::beside(&mut session, daemon);
     let beside = "store/u20001/d/w/x/1/0";
     for planted in [
         "mkfifo {}/file {}/source {}/key",
@@ -230,9 +238,7 @@ fn attack_what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed() {
         node.as_user(ALICE, &script.replace("{}", beside));
         drop(session);
         node.restart();
-        let began = Instant::now();
-        session = node.begin(&daemon);
-        assert!(began.elapsed() < UNDISTURBED, "{:?}", began.elapsed());
+        session = quiet.begins(&node)?;
         assert!(
             session.partial.is_empty(),
             "{planted}: {:?}",
@@ -253,6 +259,7 @@ fn attack_what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed() {
         let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
         assert!(peak < 150 << 10, "{planted}: {peak} KiB");
     }
+    Ok(())
 }
 
 #[test]
@@ -294,16 +301,18 @@ fn attack_who_has_very_much_is_cut_short_and_nobody_else() {
 
 #[test]
 fn attack_silent_strangers_do_not_keep_the_controller_out() {
-    let Some(daemon) = munge() else { return };
-    let node = Node::start("n1", &daemon);
+    attempted(silent_strangers_do_not_keep_the_controller_out);
+}
+
+fn silent_strangers_do_not_keep_the_controller_out(daemon: &Daemon) -> Result<(), Late> {
+    let node = Node::start("n1", daemon);
+    let mut quiet = Quiet::beside(&mut node.begin(daemon), daemon);
     let mut strangers = Vec::new();
     for _ in 0..400 {
         strangers.push(TcpStream::connect(("127.0.0.1", node.port)).unwrap());
     }
-    let began = Instant::now();
-    let mut session = node.begin(&daemon);
-    assert!(began.elapsed() < UNDISTURBED, "{:?}", began.elapsed());
-    bob_is_served(&mut session, 5);
+    let mut session = quiet.begins(&node)?;
+    quiet.bob_is_served(&mut session)?;
     node.audited("too many at a time");
     // Those that are left are closed soon: all they have heard is who is there, and a number.
     for mut stranger in strangers {
@@ -316,13 +325,18 @@ fn attack_silent_strangers_do_not_keep_the_controller_out() {
     let audit = fs::read_to_string(node.path("audit")).unwrap();
     let lines = audit.lines().filter(|line| line.contains("127.0.0.1"));
     assert!(lines.count() < 100);
+    Ok(())
 }
 
 #[test]
 fn attack_very_deep_folders_go_and_hold_up_nobody() {
-    let Some(daemon) = munge() else { return };
-    let node = Node::start("n1", &daemon);
-    let mut session = node.begin(&daemon);
+    attempted(very_deep_folders_go_and_hold_up_nobody);
+}
+
+fn very_deep_folders_go_and_hold_up_nobody(daemon: &Daemon) -> Result<(), Late> {
+    let node = Node::start("n1", daemon);
+    let mut session = node.begin(daemon);
+    let mut quiet = Quiet::beside(&mut session, daemon);
     let in_memory = Work::Prepare {
         hashes: Vec::new(),
         store: String::new(),
@@ -346,16 +360,15 @@ fn attack_very_deep_folders_go_and_hold_up_nobody() {
     let number = dismissed;
     session.writer.send(&Command { number, order }).unwrap();
     let removed = send(&mut session, ALICE, Work::Remove(vec![Held::Job(18)]));
-    let began = Instant::now();
-    let bobs = send(&mut session, BOB, prepare(6, "x"));
-    let mut left = vec![dismissed, removed, bobs];
+    let mut left = vec![dismissed, removed];
+    quiet.bob_is_served_among(&mut session, |number, what| {
+        assert_eq!(what, Worked::Done, "{number}");
+        left.retain(|n| *n != number);
+    })?;
     while !left.is_empty() {
         let (number, what) = next(&mut session);
         assert_eq!(what, Worked::Done, "{number}");
         left.retain(|n| *n != number);
-        if number == bobs {
-            assert!(began.elapsed() < UNDISTURBED, "{:?}", began.elapsed());
-        }
     }
     assert!(!node.path("run/clear/all/17").exists());
     assert!(!node.path("store/u20001/j/18").exists());
@@ -365,6 +378,7 @@ fn attack_very_deep_folders_go_and_hold_up_nobody() {
         inner.is_err(),
         "whoever still has it open sees nothing any more"
     );
+    Ok(())
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod node;
 mod outside;
 mod projects;
 mod published;
+mod quiet;
 mod sealed;
 mod sources;
 mod works;

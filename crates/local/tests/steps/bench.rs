@@ -300,7 +300,7 @@ impl Machine {
     }
 
     pub(crate) fn next(&mut self) -> Event {
-        let until = self.local.now() + 30 * SECOND;
+        let until = self.local.now() + 120 * SECOND;
         self.local.next(Some(until)).expect("an event").1
     }
 

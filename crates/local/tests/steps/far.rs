@@ -7,6 +7,7 @@ use crate::bench::{
     Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, spot, tree, used,
 };
 use crate::multi::{SUM, two, whole, with_helper};
+use crate::opened;
 use pair::{Hooked, Pair};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("far::exec_passes_streams_status_and_paths", exec),
     ("far::exec_holds_back_who_writes_too_fast", flow),
     ("far::exec_ends_what_nobody_waits_for", gone),
+    (
+        "far::attack_clients_that_send_nothing_or_half_keep_nobody_waiting",
+        quiet_clients,
+    ),
     ("far::mpi_messages_cross_the_nodes", mpi),
     ("far::nodes_of_several_hosts_use_the_network", network),
     ("far::a_step_past_its_time_ends_on_both_nodes", time_limit),
@@ -311,6 +316,18 @@ fn flow() {
     let Some(bench) = bench(vec![], run, vec![]) else {
         return;
     };
+    let mut pair = Pair::new(&bench);
+    pair.leader().begin(0, 1, &[0, 1], vec![]);
+    committed(pair.ended());
+}
+
+/// At the socket of a node of another world, which this one serves.
+fn quiet_clients() {
+    let Some(bench) = bench(vec![], opened::RUN, vec![]) else {
+        return;
+    };
+    let program = format!("{}\n{}", opened::CLIENT, opened::SILENT);
+    bench.write("attack.py", &program);
     let mut pair = Pair::new(&bench);
     pair.leader().begin(0, 1, &[0, 1], vec![]);
     committed(pair.ended());

@@ -7,6 +7,7 @@ mod far;
 mod hints;
 mod moving;
 mod multi;
+mod opened;
 mod running;
 mod sealed;
 mod shell;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
             tarn_local::runner::main(|| Box::new(tarn_movers::Trees::new()))
         }
         Some(a) if a == "exec" => tarn_local::exec::main(arguments),
+        Some(a) if a == "enter" => tarn_local::exec::enter(arguments),
         Some(a) if a == crashes::VICTIM => crashes::victim(arguments),
         _ => run_all(),
     }
@@ -41,6 +43,7 @@ fn run_all() -> ExitCode {
         tmp::TESTS,
         moving::TESTS,
         multi::TESTS,
+        opened::TESTS,
         crashes::TESTS,
         far::TESTS,
         whole::TESTS,

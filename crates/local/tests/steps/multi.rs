@@ -26,10 +26,6 @@ pub(crate) const TESTS: &[Test] = &[
         exec_passes_streams_status_and_directory,
     ),
     (
-        "multi::attack_who_keeps_to_nothing_at_the_door_of_exec_stops_nobody",
-        attack_who_keeps_to_nothing_at_the_door_of_exec_stops_nobody,
-    ),
-    (
         "multi::a_scattered_tree_is_changed_and_merged",
         a_scattered_tree_is_changed_and_merged,
     ),
@@ -180,54 +176,6 @@ b" || exit 15
         "$HELPER" exec n1 -- test -e /tmp/of-0 && exit 31
         echo own > scratch-of-0; "$HELPER" exec n1 -- ls scratch-of-0 && exit 19
         true"#;
-    let Some(mut bench) = bench(vec![], run, vec![]) else {
-        return;
-    };
-    with_helper(&mut bench);
-    let mut world = bench.world();
-    world.begin(0, 1, &[0, 1], vec![]);
-    committed(world.ended());
-}
-
-/// A program of the step that says garbage, says nothing, goes, never ends its line, or sends one byte after the other: each loses its
-/// connection, and commands are started as before.
-fn attack_who_keeps_to_nothing_at_the_door_of_exec_stops_nobody() {
-    let run = r#"
-        cat > door.py <<'END'
-import os, socket, time
-def door():
-    s = socket.socket(socket.AF_UNIX)
-    s.connect(os.environ['TARN_EXEC_DIR'] + '/n1')
-    return s
-def ended(s):
-    try:
-        while s.recv(4096):
-            pass
-    except OSError:
-        pass
-def asks(*pieces, fds=(0, 1, 2), pause=0):
-    s = door()
-    try:
-        socket.send_fds(s, [b'x'], fds)
-        for piece in pieces:
-            s.sendall(piece)
-            time.sleep(pause)
-    except OSError:
-        pass
-    else:
-        assert len(pieces) < 10_000, 'one byte after the other was heard to its end'
-    ended(s)
-door().close()
-silent = door()
-asks(b'garbage\n')
-asks(b'{"argv":[]}\n')
-asks(b'\0\xff' * 4096 + b'\n', fds=(0,))
-asks(b'x' * (17 << 20))
-asks(*[b'x'] * 10_000, pause=0.5)
-ended(silent)
-END
-        python3 door.py || exit 11
-        test "$(echo in | "$HELPER" exec n1 -- cat)" = in || exit 12"#;
     let Some(mut bench) = bench(vec![], run, vec![]) else {
         return;
     };
