@@ -58,8 +58,8 @@ pub struct History {
     pub losses: Vec<NodeLoss>,
     /// Steps that do not run because of a failure, each with why.
     pub not_run: BTreeMap<StepId, Reason>,
-    /// Datasets that ask to be drained when the run ends early and were not, each with why.
-    pub not_rescued: BTreeMap<DataId, String>,
+    /// Datasets that ask to be drained when the run ends early and were not, or not all of them, each with why.
+    pub not_rescued: BTreeMap<DataId, Reason>,
     /// Signals that asked the run to stop: (time, number).
     pub interruptions: Vec<(Time, i32)>,
     /// When the run went on after an interruption.
@@ -450,8 +450,10 @@ impl History {
         {
             self.not_run.insert(id, why.clone());
         }
-        if let (Subject::Data(id), Reason::NotRescued { message }) = (about, why) {
-            self.not_rescued.insert(id, message.clone());
+        if let (Subject::Data(id), Reason::NotRescued { .. } | Reason::RescuedInPart { .. }) =
+            (about, why)
+        {
+            self.not_rescued.insert(id, why.clone());
         }
         let Subject::Instance(id) = about else { return };
         match why {

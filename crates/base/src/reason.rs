@@ -297,6 +297,11 @@ pub enum Reason {
         /// Why.
         message: String,
     },
+    /// The dataset asks to be drained. All of it had been made, and only what was left of it could be copied.
+    RescuedInPart {
+        /// How much, and why not all.
+        message: String,
+    },
     /// What failed, as it was reported.
     Failed {
         /// The message.
@@ -566,6 +571,7 @@ impl Reason {
             }
             Self::Rescue => "the run ends early and the dataset asks to be drained".into(),
             Self::NotRescued { message } => format!("not rescued: {message}"),
+            Self::RescuedInPart { message } => format!("rescued in part: {message}"),
             Self::Failed { message } => message.clone(),
             Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),
             Self::BeginAnew => "the run was interrupted; this begins anew".into(),

@@ -280,8 +280,8 @@ impl From<VerifyArg> for Verify {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ResumeArgs {
-    /// The run [default: the newest]
-    pub(crate) run: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: WhichRun,
     /// Write the report here as well
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
@@ -299,7 +299,16 @@ pub(crate) struct ResumeArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WhichRun {
     /// The run [default: the newest]
-    pub(crate) run: Option<String>,
+    run: Option<String>,
+    /// The same, as other commands name it
+    #[arg(long = "run", value_name = "RUN", conflicts_with = "run")]
+    named: Option<String>,
+}
+
+impl WhichRun {
+    pub(crate) fn name(&self) -> Option<&String> {
+        self.run.as_ref().or(self.named.as_ref())
+    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -80,12 +80,10 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
             Some(dest) if !object.object => {
                 let copied =
                     Held::find_to_read(cli, dataset)?.copy_to(dest, run.as_deref(), false)?;
-                let Some(why) = copied.lacks else {
+                let Some(lack) = copied.lacks else {
                     return Ok(Exit::Success);
                 };
-                let text = format!(
-                    "{why}; what is there was copied. `tarn resume` runs the other instances"
-                );
+                let text = format!("{}; what is there was copied. {}", lack.why, lack.remedy);
                 Err(CliError::new(Exit::WorkflowFailed, text))
             }
             Some(dest) if is_object(dest) => Err(objects::outside(dest)),

@@ -104,7 +104,7 @@ fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: 
 
 pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
     let dir = state::here(cli)?;
-    let run = state::which(&dir, which.run.as_ref())?;
+    let run = state::which(&dir, which.name())?;
     let begun = state::started(&dir, &run)?;
     let lock = dir.lock(&begun.workflow.name);
     let Some(holder) = RunLock::holder(&lock).exit(Exit::State)? else {

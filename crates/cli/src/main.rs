@@ -6,6 +6,7 @@ mod block;
 mod ckpt;
 mod cluster;
 mod data;
+mod date;
 mod doctor;
 mod error;
 mod finding;
@@ -28,19 +29,20 @@ mod sim;
 mod slurm;
 mod state;
 mod usage;
+mod usage_error;
 mod verbs;
 mod watch;
 mod whole;
 mod workflow;
 
 use args::{BenchCommand, Cli, Command};
-use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 use error::{CliError, CliResult};
 use print::say;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
+use usage_error::{not_a_number, of_environment, only_for_run};
 
 fn main() -> ExitCode {
     // These run inside steps: before anything else, while the process has one thread.
@@ -89,7 +91,10 @@ fn main() -> ExitCode {
                 );
                 return ExitCode::from(Exit::Usage as u8);
             }
-            let _ = e.print();
+            match not_a_number(&e) {
+                Some(text) => say!("{text}"),
+                None => drop(e.print()),
+            }
             if let Some(variable) = of_environment(&e) {
                 say!("note: the value is that of the environment variable {variable}");
             }
@@ -107,55 +112,6 @@ fn ended(result: CliResult) -> ExitCode {
             ExitCode::from(e.exit as u8)
         }
     }
-}
-
-/// The option of `tarn run` that was given to `tarn resume`.
-fn only_for_run(e: &clap::Error) -> Option<String> {
-    let (Some(ContextValue::String(given)), Some(ContextValue::StyledStr(usage))) =
-        (e.get(ContextKind::InvalidArg), e.get(ContextKind::Usage))
-    else {
-        return None;
-    };
-    let unknown = e.kind() == clap::error::ErrorKind::UnknownArgument;
-    let resumes = usage.to_string().contains("tarn resume");
-    let name = given.strip_prefix("--")?;
-    let command = Cli::command();
-    let run = command.find_subcommand("run")?;
-    let is_of_run = run.get_arguments().any(|a| a.get_long() == Some(name));
-    (unknown && resumes && is_of_run).then(|| given.clone())
-}
-
-/// The environment variable that has said a value which an option does not take.
-fn of_environment(e: &clap::Error) -> Option<String> {
-    let text = |kind| match e.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    let (option, value) = (
-        text(ContextKind::InvalidArg)?,
-        text(ContextKind::InvalidValue)?,
-    );
-    let option = option.split_whitespace().next()?;
-    // Who writes `--option` sees where the value is from.
-    let is_given = |word: OsString| word.to_string_lossy().split('=').next() == Some(option);
-    let name = option.strip_prefix("--")?;
-    let variable = variable(&Cli::command(), name, value)?;
-    (!std::env::args_os().any(is_given)).then_some(variable)
-}
-
-/// The variable that says this value of this option, of whichever command.
-fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
-    let says = |arg: &clap::Arg| {
-        let variable = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
-        let said = std::env::var_os(variable)?;
-        (said == value).then(|| variable.to_string_lossy().into_owned())
-    };
-    let below = || {
-        command
-            .get_subcommands()
-            .find_map(|c| variable(c, option, value))
-    };
-    command.get_arguments().find_map(says).or_else(below)
 }
 
 fn asks_for_help() -> bool {

@@ -1,7 +1,7 @@
 //! `tarn run` and `tarn resume`: everything around the loop.
 
 use crate::args::{Cli, Isolation, ResumeArgs, RunArgs};
-use crate::data::missing::missing;
+use crate::data::missing::{Missing, how_kept};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::live::StatusFile;
 use crate::print::{self, out, say};
@@ -15,6 +15,7 @@ use files::Files;
 use margin::Margin;
 use opened::Watched;
 use others::Others;
+use stale::Stale;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Summary};
 
 pub(crate) mod allocation;
+mod cached;
 pub(crate) mod changes;
 pub(crate) mod dropped;
 mod energy;
@@ -53,6 +55,8 @@ pub(crate) mod others;
 pub(crate) mod pinned;
 mod places;
 pub(crate) mod prior;
+mod stale;
+pub(crate) mod unkept;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
 const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
@@ -244,7 +248,7 @@ pub(crate) fn start(
 
 pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let state = state::here(cli)?;
-    let name = state::which(&state, args.run.as_ref())?;
+    let name = state::which(&state, args.which.name())?;
     let mut begun = state::started(&state, &name)?;
     let lock = lock(&state, &begun.workflow.name)?;
     // A wish that it stop was for the process that is gone.
@@ -285,8 +289,9 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     begun.pin(&pinned);
     let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
     let history = history_of(&opened.records);
-    files.check_for_resume(&begun.workflow, &history)?;
-    changes::check_sources_for_resume(&begun, &state, &history, mover.as_ref())?;
+    let mut stale = Stale::default();
+    files.check_for_resume(&begun.workflow, &history, &mut stale)?;
+    changes::check_sources_for_resume(&begun, &state, &history, mover.as_ref(), &mut stale)?;
     places::takes(&begun.workflow, &begun.workspace, mover.as_ref())?;
     let others = Others::again(&state, &begun)?;
     let margin = Margin::new(args.margin);
@@ -307,6 +312,14 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
     let mut wanted = engine.replicas();
     wanted.extend(out_of_reach(&history));
     let mut found = world.inventory(&wanted).exit(Exit::State)?;
+    if !stale.is_empty() {
+        let mut there = found.clone();
+        there.extend(others::replicas(&whole));
+        let (as_it_was, ..) = tarn_engine::replay(&opened.records);
+        let again = as_it_was.runs_again(now, there, &pinned);
+        stale.check(&begun.workflow, &again)?;
+        stale.tell();
+    }
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found
         .iter()
@@ -446,6 +459,10 @@ fn finish(
     } else {
         drop(world);
     }
+    let left = match outcome {
+        Outcome::Done => cached::line(&catalogue, start)?,
+        _ => None,
+    };
     let records = state::records(state, &start.run)?;
     let summary = Summary::of(&records).exit(Exit::Internal)?;
     let page = tarn_report::html(&records).exit(Exit::Internal)?;
@@ -458,8 +475,18 @@ fn finish(
     } else {
         print::text(&summary.to_string())
             .and_then(|()| out!("report    {}", report.unwrap_or(&own).display()))
+            .and_then(|()| match left {
+                Some(line) => out!("{line}"),
+                None => Ok(()),
+            })
     };
-    say_rescued(start, &history_of(&records));
+    let history = history_of(&records);
+    say_rescued(start, &history);
+    if outcome == Outcome::Done {
+        for note in unkept::notes(start, &history) {
+            say!("note: {note}");
+        }
+    }
     Ok(match outcome {
         // What could not be printed is the only thing that went wrong.
         Outcome::Done => return printed.map(|()| Exit::Success),
@@ -503,16 +530,22 @@ fn say_rescued(start: &Start, history: &History) {
         }
         let name = &start.workflow.dataset(order.data).name;
         let copied: BTreeSet<_> = order.parts.iter().map(|p| p.part).collect();
-        let gone = history.makers_of_missing(order.data, order.version, |p, _| copied.contains(&p));
+        let missing = Missing::of(history, order.data, order.version, |p, _| {
+            copied.contains(&p)
+        });
         let what = match history.makers(order.data, order.version) {
-            (done, Some(all)) if done - gone.len() < all => {
-                let whole = done - gone.len();
+            (done, Some(1)) if done == 1 && missing.makers == 1 => {
+                format!("what is left of `{name}`")
+            }
+            (done, Some(all)) if done - missing.makers < all => {
+                let whole = done - missing.makers;
                 format!("what {whole} of {all} instances have made of `{name}`")
             }
             _ => format!("`{name}`"),
         };
-        let gone = missing(history, order.data, &gone);
-        let gone = gone.map_or(String::new(), |gone| format!("; {gone}"));
+        let gone = missing
+            .text
+            .map_or(String::new(), |gone| format!("; {gone} {}", how_kept(name)));
         say!("{what} was copied to {}{gone}", folder.display());
     }
 }

@@ -11,6 +11,9 @@ use tarn_base::hash::Hash;
 use tarn_base::layout::StateDir;
 use tarn_ports::Record;
 
+/// How many runs a message names at most.
+const NAMES: usize = 20;
+
 /// The state folder for a workflow file: `--state`, or `.tarn` beside it.
 pub(crate) fn beside(cli: &Cli, folder: &Path) -> CliResult<StateDir> {
     let folder = match &cli.state {
@@ -88,9 +91,9 @@ pub(crate) fn which(state: &StateDir, run: Option<&String>) -> CliResult<String>
         Some(name) => Err(CliError::new(
             Exit::NotFound,
             format!(
-                "there is no run {name} in {}; there are: {}",
+                "there is no run {name} in {}; {}",
                 state.0.display(),
-                all.join(", ")
+                which_there_are(name, &all)
             ),
         )),
         None => {
@@ -103,6 +106,21 @@ pub(crate) fn which(state: &StateDir, run: Option<&String>) -> CliResult<String>
             })
         }
     }
+}
+
+/// The newest of the runs that there are, and the one that comes closest to a name.
+fn which_there_are(name: &str, all: &[String]) -> String {
+    let mut newest: Vec<&str> = all.iter().rev().take(NAMES).map(String::as_str).collect();
+    let more = format!("{} older ones", all.len() - newest.len());
+    if newest.is_empty() {
+        return "there is none yet: `tarn run` begins one".into();
+    }
+    if all.len() > newest.len() {
+        newest.push(&more);
+    }
+    let close = tarn_flow::did_you_mean(name, all.iter().map(String::as_str));
+    let meant = close.map_or(String::new(), |hint| format!("; {hint}"));
+    format!("there are, newest first: {}{meant}", newest.join(", "))
 }
 
 /// All records of a run.

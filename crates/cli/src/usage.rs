@@ -1,6 +1,7 @@
 //! `tarn usage`: what users and projects have used of a site. docs/site.md, "Usage".
 
 use crate::args::Cli;
+use crate::date::days;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::slurm::people::Names;
@@ -106,7 +107,7 @@ pub(crate) fn now() -> Time {
 
 /// A date, or so long before now; never 0, which is for all.
 fn when(text: &str, now: Time) -> Result<Time, String> {
-    if let Some(days) = date(text) {
+    if let Some(days) = days(text) {
         let at = days.checked_mul(DAY * SECOND);
         let at = at.ok_or_else(|| format!("`{text}` is too far away"))?;
         return Ok(at.max(1));
@@ -120,47 +121,12 @@ fn when(text: &str, now: Time) -> Result<Time, String> {
     Ok(now.saturating_sub(back).max(1))
 }
 
-/// Days since 1970 of `year-month-day`, if that is a date since then.
-fn date(text: &str) -> Option<u64> {
-    let words: Vec<&str> = text.split('-').collect();
-    let [year, month, day] = words[..] else {
-        return None;
-    };
-    let (year, month, day): (u64, u64, u64) =
-        (year.parse().ok()?, month.parse().ok()?, day.parse().ok()?);
-    let is_leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
-    let length = |y: u64, m: u64| match m {
-        2 => 28 + u64::from(is_leap(y)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    };
-    let is_date = (1970..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=length(year, month)).contains(&day);
-    let years: u64 = (1970..year).map(|y| 365 + u64::from(is_leap(y))).sum();
-    let months: u64 = (1..month).map(|m| length(year, m)).sum();
-    is_date.then(|| years + months + day - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn dates_and_times_back_are_read() {
-        assert_eq!(date("1970-01-01"), Some(0));
-        assert_eq!(date("2000-03-01"), Some(11_017));
-        assert_eq!(date("2026-11-23"), Some(20_780));
-        for text in [
-            "2026-02-29",
-            "2026-13-01",
-            "2026-00-01",
-            "2026-1",
-            "1969-12-31",
-            "x-y-z",
-        ] {
-            assert_eq!(date(text), None, "{text}");
-        }
+    fn days_and_times_back_are_read() {
         assert_eq!(when("2d", 3 * DAY * SECOND), Ok(DAY * SECOND));
         assert_eq!(when("1970-01-01", 5), Ok(1));
         assert!(when("yesterday", 5).is_err());

@@ -62,7 +62,7 @@ struct Look {
 impl Look {
     fn open(cli: &Cli, args: &StatusArgs) -> CliResult<Self> {
         let dir = state::here(cli)?;
-        let run = state::which(&dir, args.which.run.as_ref())?;
+        let run = state::which(&dir, args.which.name())?;
         Ok(Self {
             begun: state::started(&dir, &run)?,
             log: LogFollower::new(&dir.log(&run)),

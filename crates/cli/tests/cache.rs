@@ -136,7 +136,11 @@ fn a_change_of_the_last_step_runs_that_step_alone() {
     let site = chain(1000);
     let planned = plan(&site).exits(0);
     assert!(planned.out.contains("cached: `a`, `b`"), "{}", planned.out);
-    run(&site).exits(0);
+    let first = run(&site).exits(0);
+    let left = "cached    `a`, `b`: ";
+    let line = first.out.lines().find(|l| l.starts_with(left));
+    let line = line.unwrap_or_else(|| panic!("no {left} in {}", first.out));
+    assert!(line.contains(" on the nodes until 20"), "{line}");
     assert_eq!(ran(&site), ["first", "second", "third"]);
     assert_eq!(names(&site), ["a", "b"]);
     is_exact(&site.path("tier"), &[&site]);
@@ -190,7 +194,8 @@ fn nothing_is_cached_where_that_is_asked() {
     let site = chain(1000).with(&["--cache", "0"]);
     let planned = plan(&site).exits(0);
     assert!(!planned.out.contains("cached"), "{}", planned.out);
-    run(&site).exits(0);
+    let ended = run(&site).exits(0);
+    assert!(!ended.out.contains("cached "), "{}", ended.out);
     site.leaves_nothing_on_its_tier();
     ran(&site);
     change_last(&site);
@@ -265,6 +270,9 @@ fn what_an_ended_run_has_cached_makes_way_for_another_workflow() {
     let second = on(Site::new(text), tier.path(), 16 * MIB);
     let done = run(&second).exits(0);
     assert!(!done.err.contains("wait"), "{}", done.err);
+    tarn(&first, &["data", "get", "b", "got"])
+        .exits(7)
+        .says("step `second` must run again");
     assert!(names(&first).is_empty());
     is_exact(tier.path(), &[&first, &second]);
     assert!(left(tier.path()).is_empty(), "{:?}", left(tier.path()));
@@ -474,7 +482,15 @@ fn what_a_failed_run_has_cached_is_not_listed_once_it_is_gone() {
     let kept = ledger(tier.path(), "used") - ledger(tier.path(), "cached");
     run(&fill(tier.path(), kept)).exits(0);
     assert!(!listed(&site));
-    tarn(&site, &["data", "pin", "x"]).exits(7).says("is gone");
+    let again = "step `mk` must run again";
+    tarn(&site, &["data", "pin", "x"])
+        .exits(7)
+        .says("is gone")
+        .says(again);
+    tarn(&site, &["data", "get", "x", "got"])
+        .exits(7)
+        .says("no replica of `x`")
+        .says(again);
 }
 
 /// A chain whose last step fails, and whose first dataset is to be copied out then.
@@ -530,4 +546,92 @@ fn what_was_dropped_before_a_failure_is_named() {
     );
     run(&site).exits(1).says("`a` was copied to");
     assert!(site.path("ext/rescued-chain-2/a/f").exists());
+}
+
+#[test]
+fn what_is_left_of_a_consumed_version_is_rescued_and_the_rest_is_named() {
+    // `use[e2]` fails once `e1` has been consumed; the others wait for that.
+    let log = "$TARN_WORKFLOW_DIR/.tarn/runs/w-1/events.log";
+    let site = Site::new(&format!(
+        "name = \"w\"\nexternal = \"ext\"\n[data.a]\non_failure = \"drain\"\n[data.o]\n\
+         [[step]]\nname = \"make\"\nout = [\"a\"]\nrun = \"for i in 1 2 3 4; do echo $i > $TARN_a/e$i; done\"\n\
+         [[step]]\nname = \"use\"\nforeach = \"a/e*\"\nmax = 4\nin = [\"a/{{item}}\"]\nout = [\"o\"]\nrun = \"\"\"\n\
+         if [ $TARN_ITEM = e2 ]; then\n\
+         until grep -qF '\"do\":\"evict\"' {log}; do sleep 0.05; done; exit 3\nfi\n\
+         if [ $TARN_ITEM != e1 ]; then\n\
+         until grep -qF '\"gave-up\"' {log}; do sleep 0.05; done\nfi\n\
+         cp $TARN_a/$TARN_ITEM $TARN_o/$TARN_ITEM\n\"\"\"\n"
+    ))
+    .with(&["--cache", "0"]);
+    std::fs::create_dir(site.path("ext")).expect("mkdir");
+    let gone = "`a/e1` is not there any more";
+    run(&site)
+        .exits(1)
+        .says("what is left of `a` was copied to")
+        .says(gone)
+        .says("`a` was rescued only in part: 3 of its 4 parts");
+    for (item, text) in [("e2", "2\n"), ("e3", "3\n"), ("e4", "4\n")] {
+        assert_eq!(site.read(&format!("ext/rescued-w-1/a/{item}")), text);
+    }
+    assert!(!site.path("ext/rescued-w-1/a/e1").exists());
+    let told = "rescued only in part: 3 of its 4 parts";
+    tarn(&site, &["status"]).exits(0).says(told);
+    let told = "rescued in part: 3 of its 4 parts";
+    tarn(&site, &["why", "a"]).exits(0).says(told);
+    tarn(&site, &["why"]).exits(0).says(told);
+    let page = site.read(".tarn/runs/w-1/report.html");
+    assert!(page.contains("a was rescued only in part"));
+    // So does the command.
+    tarn(&site, &["data", "get", "a", "got"])
+        .exits(1)
+        .says(gone)
+        .says("what is there was copied")
+        .says("step `make` must run again");
+    assert_eq!(site.read("got/e4"), "4\n");
+    tarn(&site, &["data", "verify", "a"]).exits(1).says(gone);
+    tarn(&site, &["data", "drain", "a", "drained"])
+        .exits(1)
+        .says("nothing was copied");
+}
+
+#[test]
+fn what_is_to_be_kept_only_after_it_has_gone_is_named_with_its_remedy() {
+    let site = chain(1000).with(&["--cache", "0"]);
+    run(&site).exits(0);
+    ran(&site);
+    change(&site, "[data.a]", "[data.a]\nkeep = \"forever\"");
+    let gone = "`a` is to be kept on the nodes and is no longer there";
+    let remedy = "step `first` must run again: change something that decides the step's result, such as `env = { AGAIN = \"1\" }`";
+    plan(&site).exits(0).says(gone).says(remedy);
+    run(&site).exits(0).says(gone).says(remedy);
+    assert!(ran(&site).is_empty());
+    tarn(&site, &["data", "get", "a", "got"])
+        .exits(7)
+        .says("no replica of `a` is on the nodes")
+        .says(remedy);
+    // Of one without `keep` that is named as well: it would only be consumed again.
+    tarn(&site, &["data", "get", "b", "got"])
+        .exits(7)
+        .says("give [data.b] `keep = \"7d\"`")
+        .says("step `second` must run again");
+    // What is nowhere but in its `dest` is named so.
+    let there = format!(
+        "there: chain/o (only in its `dest`, {})",
+        site.path("out").display()
+    );
+    tarn(&site, &["data", "get", "none", "got"])
+        .exits(7)
+        .says(&there);
+    // As it says.
+    let env = "name = \"first\"\nenv = { AGAIN = \"1\" }";
+    change(&site, "name = \"first\"", env);
+    let planned = plan(&site).exits(0);
+    assert!(!planned.out.contains(gone), "{}", planned.out);
+    let again = run(&site).exits(0);
+    assert!(!again.err.contains(gone), "{}", again.err);
+    assert_eq!(ran(&site), ["first"]);
+    tarn(&site, &["data", "get", "a", "got"]).exits(0);
+    assert_eq!(std::fs::read(site.path("got/f")).expect("it"), [7; 1000]);
+    let unchanged = run(&site).exits(0);
+    assert!(!unchanged.err.contains(gone), "{}", unchanged.err);
 }

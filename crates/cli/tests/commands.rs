@@ -473,3 +473,51 @@ fn why_says_something_of_a_dataset_that_stays_where_it_was_made() {
     let json = site.tarn(&["--json", "why", "r"]).exits(0).summary();
     assert_eq!(json["answers"], serde_json::json!([]));
 }
+
+#[test]
+fn a_value_that_is_no_number_is_told_the_form_with_an_example() {
+    let site = Site::new(&kept());
+    let form = "write a whole number, in digits and without a unit, such as";
+    for (option, value, example) in [
+        ("--cache", "abc", "`--cache 25`"),
+        ("--cache", "25%", "`--cache 25`"),
+        ("--nodes", "x", "`--nodes 4`"),
+        ("--nodes", "", "`--nodes 4`"),
+        ("--margin", "1m", "`--margin 60`"),
+    ] {
+        let refused = site.tarn(&["run", "workflow.toml", &format!("{option}={value}")]);
+        let refused = refused
+            .exits(2)
+            .says(&format!("invalid value '{value}' for '{option} <"))
+            .says(&format!("{form} {example}"));
+        assert!(!refused.err.contains("digit found"), "{}", refused.err);
+    }
+    let mut command = site.command(&["run", "workflow.toml"]);
+    command.env("TARN_CACHE", "much");
+    Ran::of(command.output().expect("tarn starts"))
+        .exits(2)
+        .says(form)
+        .says("environment variable TARN_CACHE");
+    // A number that is too large is told the range.
+    site.tarn(&["run", "workflow.toml", "--cache", "101"])
+        .exits(2)
+        .says("0..=100");
+}
+
+#[test]
+fn a_run_that_is_not_there_is_told_which_are() {
+    let site = Site::new(&kept());
+    site.run().exits(0);
+    site.write("workflow.toml", &kept().replace("echo one", "echo two"));
+    site.run().exits(0);
+    let there = "there are, newest first: kept-2, kept-1";
+    for command in ["status", "resume", "cancel", "why"] {
+        site.tarn(&[command, "--run", "kept-3"])
+            .exits(7)
+            .says("there is no run kept-3")
+            .says(there);
+    }
+    for words in [&["status", "--run", "kept-1"][..], &["status", "kept-1"]] {
+        site.tarn(words).exits(0).says("kept-1  done");
+    }
+}

@@ -210,3 +210,68 @@ fn a_resume_goes_on_with_what_was_made_of_an_input_that_has_changed_since() {
     site.run().exits(0);
     assert_eq!(site.read("o/o"), "new\n");
 }
+
+/// What a failed run has left on its tier is gone.
+fn empty_tier(site: &Site) {
+    fs::remove_dir_all(site.path("tier")).expect("removed");
+    fs::create_dir(site.path("tier")).expect("mkdir");
+}
+
+#[test]
+fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
+    // `slow` reads the source, `use` what `slow` made, and `last` fails.
+    let text = BESIDE
+        .replace("name = \"slow\"", "name = \"slow\"\nin = [\"s\"]")
+        .replace("echo 1 > $TARN_m/m", "cat $TARN_s/* > $TARN_m/m")
+        .replace(
+            "in = [\"s\", \"m\"]\nout = [\"o\"]",
+            "in = [\"m\"]\nout = [\"p\"]",
+        )
+        .replace(
+            "cat $TARN_s/* $TARN_m/m > $TARN_o/o",
+            "cp $TARN_m/m $TARN_p/p",
+        )
+        .replace("[data.o]", "[data.p]\n[data.o]")
+        + "[[step]]\nname = \"last\"\nin = [\"p\"]\nout = [\"o\"]\n\
+           run = \"test -e $TARN_WORKFLOW_DIR/ok; cp $TARN_p/p $TARN_o/o\"\n";
+    let site = Site::new(&text);
+    let runs = || {
+        (
+            site.read("slow").lines().count(),
+            site.read("use").lines().count(),
+        )
+    };
+    site.write("s/a", "old\n");
+    site.run().exits(1);
+    site.write("ok", "");
+    site.write("s/a", "new\n");
+    empty_tier(&site);
+    let said = "the input a of `s` has changed since this run began, and what step `slow` made is needed and no longer there: the step \
+                must run again with it as it is now. Nothing was started; `tarn run`";
+    let refused = site.tarn(&["resume"]).exits(2).says(said);
+    assert!(!refused.err.contains("goes on"), "{}", refused.err);
+    assert_eq!(runs(), (1, 1));
+    site.run().exits(0);
+    assert_eq!((runs(), site.read("o/o")), ((2, 2), "new\n".into()));
+    // The same of a script that a step names.
+    let site = Site::new(&text.replace("cat $TARN_s/*", "sh $TARN_WORKFLOW_DIR/make.sh"));
+    site.write("s/a", "old\n");
+    site.write("make.sh", "cat $TARN_s/a");
+    site.run().exits(1);
+    site.write("ok", "");
+    site.write("make.sh", "cat $TARN_s/a $TARN_s/a");
+    empty_tier(&site);
+    site.tarn(&["resume"])
+        .exits(2)
+        .says("make.sh, which step `slow` names, has changed since this run began, and what step `slow` made is needed");
+    site.run().exits(0);
+    assert_eq!(site.read("o/o"), "old\nold\n");
+    // What nobody needs any more may be gone.
+    let site = Site::new(&text);
+    site.write("s/a", "old\n");
+    site.run().exits(1);
+    site.write("ok", "");
+    site.write("s/a", "new\n");
+    site.tarn(&["resume"]).exits(0).says("goes on");
+    assert_eq!(site.read("o/o"), "old\n");
+}

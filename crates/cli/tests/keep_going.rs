@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Site;
+use common::{Ran, Site};
 
 /// Three samples, of which the second fails as long as there is no `ok`; what adds them up; and a step that needs none of them, and begins
 /// when the failure is in the log.
@@ -203,4 +203,57 @@ fn a_sample_is_called_while_another_is_still_aligned() {
     assert_eq!(site.read("vcf/slow"), "slow\n");
     assert_eq!(site.read("vcf/fast"), "fast\n");
     site.leaves_nothing_on_its_tier();
+}
+
+/// What `tarn status` and the summary of the run count, as JSON: done, failed, not run, and steps whose instances are not known.
+fn counted(site: &Site, run: &Ran) -> [[u64; 4]; 2] {
+    let status = site.tarn(&["status", "--json"]).exits(0);
+    let status: serde_json::Value = serde_json::from_str(&status.out).expect("JSON");
+    let (counts, summary) = (&status["counts"], run.summary());
+    let done = &summary["instances"];
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    [
+        [
+            number(&counts["committed"]),
+            number(&counts["failed"]),
+            number(&counts["waiting"]),
+            number(&counts["unexpanded_steps"]),
+        ],
+        [
+            number(&done["run"]),
+            number(&done["failed"]),
+            number(&done["open"]),
+            number(&summary["unexpanded_steps"]),
+        ],
+    ]
+}
+
+#[test]
+fn status_names_all_that_failed_and_counts_as_the_summary_does() {
+    // Two of four samples fail. `use` reads what all of them make, `each` ranges over it.
+    let text = "name = \"w\"\n[data.p]\n[data.q]\n[data.r]\n\
+         [[step]]\nname = \"part\"\nforeach = [\"1\", \"2\", \"3\", \"4\"]\nout = [\"p\"]\n\
+         run = \"case $TARN_ITEM in 2|3) exit 7;; esac; echo 1 > $TARN_p/$TARN_ITEM\"\n\
+         [[step]]\nname = \"use\"\nforeach = [\"a\", \"b\", \"c\"]\nin = [\"p\"]\nout = [\"q\"]\nrun = \"touch $TARN_q/$TARN_ITEM\"\n\
+         [[step]]\nname = \"each\"\nforeach = \"p/*\"\nmax = 4\nin = [\"q\"]\nout = [\"r\"]\nrun = \"touch $TARN_r/$TARN_ITEM\"\n";
+    for (more, both) in [(&[][..], true), (&["--fail-fast"], false)] {
+        let site = Site::new(text).with(more).with(&["--json"]);
+        let run = site.run().exits(1);
+        let [status, summary] = counted(&site, &run);
+        assert_eq!(status, summary, "{more:?}");
+        assert_eq!((status[3], status[0] + status[1] + status[2]), (1, 7));
+        if both {
+            assert_eq!(status, [2, 2, 3, 1]);
+            let status = site.tarn(&["status"]).exits(0);
+            for failed in ["part[2]", "part[3]"] {
+                let line = format!("failed: {failed}: ");
+                assert!(status.out.contains(&line), "{}", status.out);
+            }
+            let head = "2 done, 3 not run, 2 failed";
+            assert!(status.out.contains(head), "{}", status.out);
+        }
+    }
+    let site = Site::new(text);
+    let said = "2 run, 2 failed, 3 not run; and 1 whose number of instances is not known";
+    site.run().exits(1).says(said);
 }

@@ -159,7 +159,7 @@ fn what_is_not_there_or_not_clear_or_not_ones_own_is_named() {
         (
             "nothing",
             7,
-            "no replica of `nothing` lies on the nodes; there: ",
+            "no replica of `nothing` is on the nodes; there: ",
         ),
         (
             "other/genome",

@@ -32,13 +32,15 @@ mod steps;
 
 pub use drive::{DriveError, drive, replay};
 
+use std::collections::BTreeSet;
 use tarn_base::action::{Action, Outcome};
 use tarn_base::event::Event;
+use tarn_base::id::{DataId, InstanceId};
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_base::units::Time;
 
 /// Version of the decisions: recorded with each of them. Raised when the same events give other actions.
-pub const ENGINE_VERSION: u32 = 12;
+pub const ENGINE_VERSION: u32 = 13;
 
 /// Planner and data scheduler of one run.
 #[derive(Debug, Default)]
@@ -71,6 +73,24 @@ impl Engine {
             state.note_all_listed();
             state.given_up.unreachable.clear();
         }
+    }
+
+    /// The instances that are done and would run again if the run were resumed with these replicas: what they have made is needed and not
+    /// there. Nothing is decided by that.
+    pub fn runs_again(
+        mut self,
+        now: Time,
+        found: Vec<(PartRef, Place)>,
+        pinned: &[DataId],
+    ) -> BTreeSet<InstanceId> {
+        let resumed = Event::Resumed {
+            found,
+            pinned: pinned.to_vec(),
+            set_aside: None,
+        };
+        self.apply_event(now, &resumed);
+        self.state
+            .map_or_else(BTreeSet::new, |mut s| s.runs_again())
     }
 
     fn apply_event(&mut self, now: Time, event: &Event) {

@@ -10,7 +10,7 @@ use crate::data::{Replica, ReplicaState, makes};
 use crate::decide::is_lost;
 use crate::state::State;
 use crate::steps::Progress;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::Subject;
 use tarn_base::event::Whole;
 use tarn_base::id::{InstanceId, NodeId, TierId, TierRef};
@@ -78,6 +78,39 @@ impl State {
         let w = &self.start.workflow;
         let keep = w.dataset(name.data).keep;
         matches!(keep, Keep::For(_) | Keep::Forever) && w.last_version(name.data) == name.version
+    }
+
+    /// Whether a part's version has yet to reach its `dest`.
+    pub(crate) fn awaits_delivery(&self, name: PartRef) -> bool {
+        let w = &self.start.workflow;
+        let last = w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
+        last && !self.data.version(name.data, name.version).delivered
+    }
+
+    /// Whether somebody waits for a part: a step, its `dest`, or who is promised that it stays.
+    pub(crate) fn is_needed(&self, name: PartRef) -> bool {
+        let readers = self.data.part(name).map_or(0, |p| p.readers);
+        readers > 0 || self.is_awaited(name) || self.awaits_delivery(name) || self.kept(name)
+    }
+
+    /// The instances that are done and have to run again, as something that they have made is needed and no replica of it is left;
+    /// with those whose outputs they need for that. They count as waiting from now on.
+    pub(crate) fn runs_again(&mut self) -> BTreeSet<InstanceId> {
+        let mut again = BTreeSet::new();
+        loop {
+            let lost = self
+                .data
+                .parts()
+                .filter(|(name, part)| is_lost(part) && self.is_needed(*name));
+            let makers = lost.filter_map(|(name, _)| self.producer(name));
+            let done = |id: &InstanceId| self.steps.instance(*id).is_some_and(|i| i.finished());
+            let makers: BTreeSet<InstanceId> = makers.filter(done).collect();
+            if makers.is_empty() {
+                return again;
+            }
+            makers.iter().for_each(|id| self.revive(*id));
+            again.extend(makers);
+        }
     }
 
     pub(crate) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[Whole]) {

@@ -45,7 +45,7 @@ impl State {
         }
     }
 
-    /// A replica leaves: if it was the last one of its part, the version is not whole any more, and a rescue sends none of it.
+    /// A replica leaves: if it was the last one of its part, the version is not whole any more, and a rescue prefers an older one.
     pub(crate) fn note_thinned(&mut self, name: PartRef) {
         let left = self.data.part(name).is_some_and(Part::has_left);
         let version = self.data.version_mut(name.data, name.version);

@@ -342,7 +342,7 @@ fn four_entries(run: &Run) -> Ended {
 
 /// Four parts of a dataset that is to be rescued, two of which have left before something fails.
 #[test]
-fn a_version_that_is_not_whole_any_more_is_not_held_for_a_rescue() {
+fn what_is_left_of_a_version_is_held_for_a_rescue_and_the_rest_is_told() {
     let text = "name = \"w\"\nexternal = \"/x\"\n[data.a]\non_failure = \"drain\"\n[data.o]\n\
         [[step]]\nname = \"make\"\nrun = \"x\"\nout = \"a\"\n\
         [[step]]\nname = \"use\"\nforeach = \"a/*\"\nmax = 4\nrun = \"x\"\nin = \"a/{item}\"\nout = \"o\"\n";
@@ -363,6 +363,17 @@ fn a_version_that_is_not_whole_any_more_is_not_held_for_a_rescue() {
         let left = |a: &&Action| matches!(a.what, Do::Evict { part, .. } if part.data == data(0));
         gone += new.iter().filter(left).count();
     }
-    // What the last one has read goes although one has failed; what that one reads stays for `tarn resume`.
-    assert_eq!((used, gone), (4, 3));
+    assert_eq!((used, gone), (4, 2));
+    let rescue = transfers_in(&new);
+    let moved = rescue.iter().flat_map(|t| &t.parts).map(|m| m.part.seq);
+    assert_eq!(moved.collect::<Vec<_>>(), [2, 3], "{new:?}");
+    let end = hand.brought(&rescue[0], MB);
+    let told = end.iter().find_map(|a| match &a.why {
+        Reason::RescuedInPart { message } => Some(message.as_str()),
+        _ => None,
+    });
+    assert!(
+        told.is_some_and(|m| m.starts_with("2 of its 4 parts")),
+        "{end:?}"
+    );
 }

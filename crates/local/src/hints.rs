@@ -21,6 +21,14 @@ const MISSING: [&str; 5] = [
     "Cannot open",
 ];
 
+/// What `mpirun` and `prterun` of Open MPI say of a program that they did not start.
+const NOT_LAUNCHED: [&str; 2] = [
+    "was unable to find the specified executable",
+    "was unable to launch the specified application",
+];
+/// How they name its file, and the folder that it was to start in.
+const LAUNCHED: [&str; 2] = ["Executable", "Working directory"];
+
 /// What an exit status may mean that is not the program's own.
 pub(crate) fn of_status(status: i32) -> &'static str {
     match status {
@@ -45,6 +53,7 @@ pub(crate) fn of_log(shared: &Shared, step: &Step, needs: &[Need<'_>], tail: &st
     let used = needs.iter().map(|n| (n.name, n.role));
     let used: Vec<(&str, Role)> = used.collect();
     let hint = tail.lines().rev().find_map(|line| own.of_line(&used, line));
+    let hint = hint.or_else(|| own.of_launcher(tail));
     hint.map_or_else(String::new, |hint| format!(". {hint}"))
 }
 
@@ -71,6 +80,20 @@ impl Own<'_> {
             return missing;
         }
         None
+    }
+
+    /// Open MPI names what it could not find in a line of its own, some lines after it has said that.
+    fn of_launcher(&self, tail: &str) -> Option<String> {
+        if !NOT_LAUNCHED.iter().any(|words| tail.contains(words)) {
+            return None;
+        }
+        let named = tail.lines().rev().filter_map(|line| {
+            let (what, path) = line.split_once(':')?;
+            let what = what.trim();
+            let is_path = LAUNCHED.iter().any(|l| what.eq_ignore_ascii_case(l));
+            is_path.then_some(path.trim())
+        });
+        named.filter_map(|path| self.missing(path)).next()
     }
 
     /// The dataset that a path lies in, and what of the path is below it.
@@ -184,6 +207,35 @@ mod tests {
             let said = own.of_line(&used, line).unwrap_or_default();
             assert!(said.contains(hint), "{line}: {said}");
         }
+        // What lies in the machine's /tmp, as this folder does, is not in a step's own.
+        let program = folder.path().join("analyse.py").display().to_string();
+        let of_openmpi = format!(
+            "mpirun was unable to find the specified executable file, and therefore\ndid not launch the job.\n\nNode:       n1\n\
+             Executable: {program}\n------\n"
+        );
+        let of_folder = format!(
+            "prterun was unable to launch the specified application as it could not change to the\nspecified working directory:\n\n\
+             Working directory: {}\nNode: n1\n",
+            folder.path().display()
+        );
+        let is_in_tmp = tmp::words(&program).next().is_some();
+        for tail in [of_openmpi, of_folder] {
+            let said = own.of_launcher(&tail);
+            let names = said.is_some_and(|hint| hint.contains("tmp = \"shared\""));
+            assert_eq!(names, is_in_tmp, "{tail}");
+        }
+        for line in [
+            format!(
+                "[proxy:0:0@n1] HYDU_create_process (utils/launch/launch.c:74): execvp error on file {program} (No such file or directory)"
+            ),
+            format!("slurmstepd: error: execve(): {program}: No such file or directory"),
+        ] {
+            let said = own.of_line(&used, &line);
+            let names = said.is_some_and(|hint| hint.contains("tmp = \"shared\""));
+            assert_eq!(names, is_in_tmp, "{line}");
+        }
+        let beside = format!("wrote it\nExecutable: {program}\n");
+        assert_eq!(own.of_launcher(&beside), None);
         for line in [
             "mkdir: cannot create directory ‘/nvme/w/at/out/deep’: File exists",
             "cat: other.txt: No such file or directory",

@@ -1,6 +1,7 @@
 //! `tarn status`: where a run stands.
 
 mod count;
+mod failed;
 mod meter;
 mod text;
 
@@ -10,6 +11,8 @@ use crate::summarize::{emulated, lost_nodes, not_rescued, not_run};
 use crate::summary::{Emulated, LostNode, NotRescued, NotRun, OutcomeName, SCHEMA};
 use crate::trace::Trace;
 use count::counts;
+pub(crate) use count::counts_of_steps;
+use failed::failures;
 use meter::Meters;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +68,9 @@ pub struct Status {
     /// Datasets with `on_failure = "drain"` of which nothing was copied out when the run ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_rescued: Vec<NotRescued>,
+    /// What has failed for good or at its last attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailedNow>,
     /// The last thing that failed.
     pub last_failure: Option<LastFailure>,
 }
@@ -183,6 +189,15 @@ pub struct Moved {
     pub rate: Option<u64>,
 }
 
+/// An instance that has failed, or a step or a dataset that was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedNow {
+    /// Its name.
+    pub what: String,
+    /// Why, as reported.
+    pub message: String,
+}
+
 /// A failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFailure {
@@ -260,6 +275,7 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),
         not_rescued: not_rescued(trace),
+        failures: failures(trace, &names),
         last_failure: last_failure(trace, &names),
     }
 }

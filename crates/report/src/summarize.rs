@@ -1,6 +1,7 @@
 //! From the fold to the totals.
 
 use crate::names::Names;
+use crate::status::{Counts, counts_of_steps};
 use crate::summary::{
     EQUATION_5, Emulated, EnergyTotal, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary,
     NotRescued, NotRun, OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary,
@@ -10,18 +11,20 @@ use crate::trace::{AttemptKey, Trace};
 use tarn_base::action::Outcome;
 use tarn_base::cluster::Tier;
 use tarn_base::event::{FailureKind, Usage};
-use tarn_base::history::{
-    Attempt, AttemptEnd, Images, InstanceState, NodeLoss, Traffic, TransferEnd,
-};
-use tarn_base::id::{InstanceId, NodeId, StepId, TierId, TierRef};
+use tarn_base::history::{Attempt, AttemptEnd, Images, NodeLoss, Traffic, TransferEnd};
+use tarn_base::id::{NodeId, StepId, TierId, TierRef};
 use tarn_base::part::TransferKind;
+use tarn_base::reason::Reason;
 use tarn_base::units::{Nanos, Time};
 
 pub(crate) fn summarize(trace: &Trace) -> Summary {
     let start = &trace.start;
     let (outcome, signal) = outcome(trace);
-    let steps: Vec<StepSummary> = (0..start.workflow.steps.len())
-        .map(|at| step(trace, StepId(at as u32)))
+    let counted = counts_of_steps(trace);
+    let steps: Vec<StepSummary> = (0..)
+        .map(StepId)
+        .zip(&counted)
+        .map(|(id, counts)| step(trace, id, counts))
         .collect();
     Summary {
         schema: SCHEMA,
@@ -36,7 +39,8 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         emulated: emulated(trace),
         bytes: traffic(trace),
         stage_through: stage_through(trace),
-        instances: add_up(trace.history.instances.keys().map(|id| tally(trace, *id))),
+        instances: add_up(steps.iter().map(|s| s.instances)),
+        unexpanded_steps: counted.iter().map(|c| c.unexpanded_steps).sum(),
         transfers: transfers(trace),
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),
@@ -91,23 +95,14 @@ fn stage_through(trace: &Trace) -> External {
     }
 }
 
-fn tally(trace: &Trace, id: InstanceId) -> Tally {
-    let Some(instance) = trace.history.instances.get(&id) else {
-        return Tally::default();
-    };
-    let mut tally = Tally {
-        attempts: instance.attempts.len() as u64,
-        ..Tally::default()
-    };
-    *match instance.state {
-        InstanceState::Committed => &mut tally.run,
-        InstanceState::Reused => &mut tally.reused,
-        InstanceState::Failed => &mut tally.failed,
-        InstanceState::Waiting | InstanceState::Assigned | InstanceState::Running => {
-            &mut tally.open
-        }
-    } = 1;
-    tally
+fn tally(counts: &Counts, attempts: u64) -> Tally {
+    Tally {
+        run: counts.committed,
+        reused: counts.reused,
+        failed: counts.failed,
+        open: counts.waiting + counts.staging + counts.running,
+        attempts,
+    }
 }
 
 fn add_up(tallies: impl Iterator<Item = Tally>) -> Tally {
@@ -152,11 +147,19 @@ pub(crate) fn not_run(trace: &Trace) -> Vec<NotRun> {
 pub(crate) fn not_rescued(trace: &Trace) -> Vec<NotRescued> {
     let names = Names::new(&trace.start, &trace.history);
     let all = trace.history.not_rescued.iter();
-    all.map(|(data, why)| NotRescued {
-        dataset: names.data(*data),
-        why: why.clone(),
-    })
-    .collect()
+    let told = all.filter_map(|(data, why)| {
+        let (why, in_part) = match why {
+            Reason::NotRescued { message } => (message, false),
+            Reason::RescuedInPart { message } => (message, true),
+            _ => return None,
+        };
+        Some(NotRescued {
+            dataset: names.data(*data),
+            why: why.clone(),
+            in_part,
+        })
+    });
+    told.collect()
 }
 
 pub(crate) fn lost_nodes(trace: &Trace) -> Vec<LostNode> {
@@ -183,12 +186,13 @@ pub(crate) fn lost_nodes(trace: &Trace) -> Vec<LostNode> {
     lost.collect()
 }
 
-fn step(trace: &Trace, id: StepId) -> StepSummary {
+fn step(trace: &Trace, id: StepId, counts: &Counts) -> StepSummary {
     let name = trace.start.workflow.steps.get(id.at());
-    let ids = || trace.history.instances_of(id).map(|(id, _)| id);
+    let instances = trace.history.instances_of(id);
+    let attempts = instances.map(|(_, i)| i.attempts.len() as u64).sum();
     let mut sum = StepSummary {
         name: name.map_or_else(|| id.to_string(), |s| s.name.clone()),
-        instances: add_up(ids().map(|i| tally(trace, i))),
+        instances: tally(counts, attempts),
         staging_ns: 0,
         waiting_ns: 0,
         prepare_ns: 0,

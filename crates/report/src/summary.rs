@@ -55,6 +55,9 @@ pub struct Summary {
     pub stage_through: External,
     /// How many instances ended how.
     pub instances: Tally,
+    /// Steps whose number of instances is not known: the data they run over was not made.
+    #[serde(default)]
+    pub unexpanded_steps: u64,
     /// How many transfers ended how.
     pub transfers: TransferTally,
     /// Every loss of a node, in order.
@@ -153,18 +156,31 @@ impl std::fmt::Display for NotRun {
     }
 }
 
-/// A dataset that was to be copied out when the run ended early, and was not.
+/// A dataset that was to be copied out when the run ended early, and was not, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotRescued {
     /// The dataset.
     pub dataset: String,
     /// Why.
     pub why: String,
+    /// Some parts of it were copied.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_part: bool,
+}
+
+impl NotRescued {
+    /// What became of it, in words.
+    pub(crate) fn what(&self) -> &'static str {
+        match self.in_part {
+            true => "was rescued only in part",
+            false => "was not rescued",
+        }
+    }
 }
 
 impl std::fmt::Display for NotRescued {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}` was not rescued: {}", self.dataset, self.why)
+        write!(f, "`{}` {}: {}", self.dataset, self.what(), self.why)
     }
 }
 
@@ -177,7 +193,7 @@ pub struct Tally {
     pub reused: u64,
     /// Failed at the last attempt.
     pub failed: u64,
-    /// Neither yet, as far as the log knows of them.
+    /// Neither yet; of a run that has ended: not run. Of steps whose number of instances is known.
     pub open: u64,
     /// Attempts that were started.
     pub attempts: u64,
@@ -400,6 +416,13 @@ impl std::fmt::Display for Summary {
             if count > 0 {
                 write!(f, ", {count} {word}")?;
             }
+        }
+        if self.unexpanded_steps > 0 {
+            write!(
+                f,
+                "; and {} whose number of instances is not known",
+                self.unexpanded_steps
+            )?;
         }
         writeln!(f)?;
         for step in self.not_run.iter().take(MAX_NOT_RUN) {

@@ -1,11 +1,14 @@
 //! A dataset that lies on the nodes, and its way out.
 
+mod parts;
 mod stored;
+mod which;
 
 pub(crate) use stored::{NOT_KEPT, StoredPart};
+pub(crate) use which::Which;
 
 use super::delivered::{Delivered, deliver};
-use super::missing::missing;
+use super::missing::had_again;
 use super::{changed, elsewhere, is_here, remove};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
@@ -14,20 +17,19 @@ use crate::print::say;
 use crate::run::open_catalogue;
 use crate::state;
 use anyhow::Context;
+use parts::{Lack, Parts, parts_in};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tarn_base::codes::Exit;
 use tarn_base::event::FailureKind;
 use tarn_base::hash::Hash;
-use tarn_base::history::History;
-use tarn_base::id::DataId;
 use tarn_base::key::DataKey;
 use tarn_base::layout::StateDir;
 use tarn_base::manifest::Manifest;
 use tarn_base::merge::merge;
 use tarn_base::object::{ObjectUrl, is_object, shown};
-use tarn_base::part::{PartInfo, StoreKey, Verify};
+use tarn_base::part::{StoreKey, Verify};
 use tarn_base::units::Bytes;
 use tarn_journal::{Catalogue, ChangeKind, DatasetRow, ReplicaRow, RunLock, StoredAt, runs};
 use tarn_local::keys::{DataKeys, Wrapping};
@@ -44,68 +46,6 @@ pub(crate) struct Held {
     lock: RunLock,
 }
 
-/// Which dataset is meant.
-pub(crate) struct Which<'a> {
-    /// The workflow that it belongs to; by none it is the only one of its name.
-    pub(crate) workflow: Option<&'a str>,
-    /// Not one of this workflow.
-    pub(crate) but: Option<&'a str>,
-    pub(crate) dataset: &'a str,
-}
-
-impl<'a> Which<'a> {
-    /// `DATASET`, or `WORKFLOW/DATASET`.
-    fn named(name: &'a str) -> Self {
-        let (workflow, dataset) = match name.split_once('/') {
-            Some((workflow, dataset)) => (Some(workflow), dataset),
-            None => (None, name),
-        };
-        Self {
-            workflow,
-            but: None,
-            dataset,
-        }
-    }
-
-    fn is(&self, row: &DatasetRow) -> bool {
-        self.dataset == row.dataset
-            && self.workflow.is_none_or(|w| w == row.workflow)
-            && self.but.is_none_or(|b| b != row.workflow)
-    }
-
-    /// What is said where there is none: those that are there, and what comes closest.
-    fn not_there(&self, known: &[DatasetRow]) -> CliError {
-        let mut names: Vec<_> = known
-            .iter()
-            .filter(|r| self.but.is_none_or(|b| b != r.workflow))
-            .map(|r| format!("{}/{}", r.workflow, r.dataset))
-            .collect();
-        names.sort();
-        names.dedup();
-        let more = names.len().saturating_sub(NAMES);
-        names.truncate(NAMES);
-        let there = match more {
-            0 if names.is_empty() => "nothing".into(),
-            0 => names.join(", "),
-            more => format!("{} and {more} more", names.join(", ")),
-        };
-        let datasets = known.iter().map(|r| r.dataset.as_str());
-        let close = tarn_flow::did_you_mean(self.dataset, datasets);
-        let meant = close.map_or(String::new(), |hint| format!("; {hint}"));
-        let whose = self
-            .workflow
-            .map_or(String::new(), |w| format!(" of workflow {w}"));
-        let text = format!(
-            "no replica of `{}`{whose} lies on the nodes; there: {there}{meant}",
-            self.dataset
-        );
-        CliError::new(Exit::NotFound, text)
-    }
-}
-
-/// How many names a message lists at most.
-const NAMES: usize = 20;
-
 /// What was found of a replica that was read again.
 pub(super) enum Replica {
     Whole,
@@ -115,27 +55,14 @@ pub(super) enum Replica {
     Elsewhere,
 }
 
+/// Replicas that were read again.
+pub(super) type Found<'a> = Vec<(&'a ReplicaRow, Replica)>;
+
 /// What was copied, and why that is not all of the version, if it is not.
 pub(super) struct Copied {
     pub(super) parts: Parts,
-    pub(super) lacks: Option<String>,
+    pub(super) lacks: Option<Lack>,
 }
-
-/// Why a version is not whole, and what there is of one whose step has not ended.
-struct Lack {
-    why: String,
-    made: Parts,
-}
-
-impl Lack {
-    fn of(why: String) -> Self {
-        let made = Parts::new();
-        Self { why, made }
-    }
-}
-
-/// The parts of a version, with their content.
-pub(super) type Parts = BTreeMap<StoreKey, PartInfo>;
 
 /// A part: what it must be, and its replicas, the one that is to be read first.
 struct Choice<'a> {
@@ -188,7 +115,7 @@ impl Held {
         }
         let mut named = named.into_iter();
         let Some(first) = named.next() else {
-            return Err(which.not_there(&known));
+            return Err(which.not_there(&known, &state));
         };
         if let Some(other) = named.find(|r| r.workflow != first.workflow) {
             return Err(CliError::new(
@@ -210,11 +137,17 @@ impl Held {
         let all = catalogue
             .replicas(&first.workflow, Some(dataset))
             .exit(Exit::State)?;
-        // What was cached may have made way since.
+        // What nobody keeps may have made way since. What a failed run has left is listed until it is removed.
+        let may_go =
+            |r: &ReplicaRow| r.is_cached(wall) || is_only_read && but.is_none() && !r.is_kept(wall);
         let all: Vec<_> = all
             .into_iter()
-            .filter(|r| !r.is_cached(wall) || !is_here(&r.at) || r.path().exists())
+            .filter(|r| !may_go(r) || !is_on_tier(r) || r.path().exists())
             .collect();
+        if all.is_empty() && but.is_none() {
+            let others = known.iter().filter(|r| !which.is(r)).cloned();
+            return Err(which.not_there(&others.collect::<Vec<_>>(), &state));
+        }
         // A run of another workflow reads what is kept, whatever is left there beside it.
         let is_kept = |r: &&ReplicaRow| r.is_kept(wall) && is_usable(&r.at);
         let kept = all.iter().filter(is_kept).filter(|_| but.is_some());
@@ -237,10 +170,10 @@ impl Held {
     fn complete(&self, asked: Option<&str>) -> CliResult<Parts> {
         match self.made(&self.rows, asked)? {
             (parts, None) => Ok(parts),
-            (_, Some(why)) => Err(CliError::new(
+            (_, Some(Lack { why, remedy, .. })) => Err(CliError::new(
                 Exit::WorkflowFailed,
                 format!(
-                    "{why}; nothing was copied. `tarn resume` (or `tarn run` again) makes what is missing; `tarn data get` copies what is there"
+                    "{why}; nothing was copied. `tarn data get` copies what is there; {remedy}"
                 ),
             )),
         }
@@ -249,7 +182,7 @@ impl Held {
     /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
     /// What two runs have made is never mixed. Where not all instances of its step have ended well, what the others have made, and why it is
     /// not whole.
-    fn made(&self, rows: &[ReplicaRow], asked: Option<&str>) -> CliResult<(Parts, Option<String>)> {
+    fn made(&self, rows: &[ReplicaRow], asked: Option<&str>) -> CliResult<(Parts, Option<Lack>)> {
         let of: BTreeSet<&str> = rows.iter().map(|r| r.run.as_str()).collect();
         let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
         let listed = runs::list(&self.state).exit(Exit::State)?;
@@ -265,7 +198,7 @@ impl Held {
             let history = runs::history(&self.state, run).exit(Exit::State)?;
             Ok(parts_in(rows, &history))
         };
-        let Lack { why, made } = match parts(&newest.name)? {
+        let mut lack = match parts(&newest.name)? {
             Ok(keys) => return Ok((keys, None)),
             Err(lack) => lack,
         };
@@ -274,20 +207,19 @@ impl Held {
                 return Err(CliError::new(
                     Exit::WorkflowFailed,
                     format!(
-                        "{why}; nothing was copied. `tarn resume` makes what is missing; `--run {}` takes what that run has made",
-                        older.name
+                        "{}; nothing was copied. {}; `--run {}` takes what that run has made",
+                        lack.why, lack.remedy, older.name
                     ),
                 ));
             }
         }
+        let made = std::mem::take(&mut lack.made);
         if !made.is_empty() {
-            return Ok((made, Some(why)));
+            return Ok((made, Some(lack)));
         }
         Err(CliError::new(
             Exit::WorkflowFailed,
-            format!(
-                "{why}; nothing was copied. `tarn resume` (or `tarn run` again) makes what is missing"
-            ),
+            format!("{}; nothing was copied. {}", lack.why, lack.remedy),
         ))
     }
 
@@ -459,9 +391,10 @@ impl Held {
         Ok(copied)
     }
 
-    /// Reads all replicas of the version, as a run has made it, and then those of the older ones that are left of it.
-    pub(super) fn read_all(&self, run: Option<&str>) -> CliResult<Vec<(&ReplicaRow, Replica)>> {
-        let (parts, _) = self.made(&self.rows, run)?;
+    /// Reads all replicas of the version, as a run has made it, and then those of the older ones that are left of it. And what parts
+    /// of it are gone, if all had been made.
+    pub(super) fn read_all(&self, run: Option<&str>) -> CliResult<(Found<'_>, Option<Lack>)> {
+        let (parts, lack) = self.made(&self.rows, run)?;
         let mut all = self.read(&self.rows, &parts, true);
         for of_version in self.older.chunk_by(|a, b| a.version == b.version) {
             // Of an older one some parts may have gone: those that are there can be kept all the same.
@@ -469,7 +402,7 @@ impl Held {
             let parts = made.map_or_else(|_| Parts::new(), |(parts, _)| parts);
             all.extend(self.read(of_version, &parts, run.is_some()));
         }
-        Ok(all)
+        Ok((all, lack.filter(|l| l.was_whole)))
     }
 
     /// Reads replicas: all of them, or only those of these parts.
@@ -533,9 +466,11 @@ impl Held {
             Some(row) => Err(CliError::new(
                 Exit::NotFound,
                 format!(
-                    "`{}` is not all there any more: {} is gone; `tarn resume` (or `tarn run` again) makes it",
+                    "`{}` is not all there any more: {} is gone; {}",
                     row.dataset,
-                    row.path().display()
+                    row.path().display(),
+                    had_again(&self.state, Some(&row.workflow), &row.dataset)
+                        .unwrap_or_else(|| "`tarn resume` (or `tarn run` again) makes it".into())
                 ),
             )),
         }
@@ -556,46 +491,6 @@ impl Held {
             say!("{}", freed(&self.rows, bytes));
         }
         Ok(Exit::Success)
-    }
-}
-
-/// The keys of all parts that a run says the version has, or why it is not all there.
-fn parts_in(rows: &[ReplicaRow], history: &History) -> Result<Parts, Lack> {
-    let there: BTreeSet<&StoreKey> = rows.iter().map(|r| &r.key).collect();
-    let (Some(row), Some(start)) = (rows.first(), &history.start) else {
-        return Err(Lack::of("nothing of it is there".into()));
-    };
-    let (name, version) = (&row.dataset, row.version);
-    let known = start.workflow.data.iter().position(|d| d.name == *name);
-    let Some(data) = known.map(|at| DataId(at as u32)) else {
-        let why = format!("{} knows no dataset `{name}`", start.run);
-        return Err(Lack::of(why));
-    };
-    let parts = history.parts_of(data, version);
-    let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.clone())).collect();
-    if !history.is_sealed(data, version) {
-        let (done, all) = history.makers(data, version);
-        let of = all.map_or(String::new(), |all| format!(" of {all}"));
-        let step = start.workflow.producer(data, version);
-        let step = step.map_or("source", |s| &start.workflow.step(s).name);
-        let is_there = |_, info: &PartInfo| there.contains(&info.key);
-        let makers = history.makers_of_missing(data, version, is_there);
-        let missing = missing(history, data, &makers);
-        let missing = missing.map_or(String::new(), |missing| format!(", and {missing}"));
-        let why = format!(
-            "version {version} of `{name}` is not complete: in {}, {done}{of} instances of `{step}` are committed{missing}",
-            start.run
-        );
-        keys.retain(|key, _| there.contains(key));
-        return Err(Lack { why, made: keys });
-    }
-    match keys.keys().filter(|k| !there.contains(k)).count() {
-        0 => Ok(keys),
-        gone => Err(Lack::of(format!(
-            "version {version} of `{name}` is not all there: {gone} of its {} parts, as {} made them, lie nowhere any more",
-            keys.len(),
-            start.run
-        ))),
     }
 }
 

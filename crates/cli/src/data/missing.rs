@@ -1,36 +1,141 @@
-//! What instances have made of a version and what is not there any more.
+//! What of a version is not there any more, and how it is had again.
 
-use std::collections::BTreeSet;
+use crate::state;
+use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::history::History;
 use tarn_base::id::{DataId, InstanceId};
+use tarn_base::layout::StateDir;
+use tarn_base::part::{PartClass, PartInfo, PartRef};
+use tarn_base::workflow::{Keep, Workflow};
+use tarn_journal::runs;
 
-/// How many instances a message names.
+/// How many instances or entries a message names.
 const NAMED: usize = 8;
 
-/// That what these instances have made is not there any more, and how it is kept; `None` if there are none.
-pub(crate) fn missing(
-    history: &History,
-    data: DataId,
-    makers: &BTreeSet<InstanceId>,
-) -> Option<String> {
-    let w = &history.start.as_ref()?.workflow;
-    let name = |id: &InstanceId| {
-        let step = &w.step(id.step).name;
-        let item = history.item(*id);
-        item.map_or_else(|| step.clone(), |item| format!("{step}[{item}]"))
-    };
-    let mut names: Vec<String> = makers.iter().take(NAMED).map(name).collect();
-    match makers.len() - names.len() {
-        0 => {}
-        more => names.push(format!("{more} more")),
+/// What instances that are done have made of a version and is not there.
+pub(crate) struct Missing {
+    /// The instances of which something is missing.
+    pub(crate) makers: usize,
+    /// That it is not there any more; `None` if nothing is missing.
+    pub(crate) text: Option<String>,
+}
+
+impl Missing {
+    pub(crate) fn of(
+        history: &History,
+        data: DataId,
+        version: u32,
+        is_there: impl Fn(PartRef, &PartInfo) -> bool,
+    ) -> Self {
+        let makers = history.makers_of_missing(data, version, &is_there);
+        let Some(w) = history.start.as_ref().map(|s| &s.workflow) else {
+            return Self {
+                makers: 0,
+                text: None,
+            };
+        };
+        let name = &w.dataset(data).name;
+        // By origin: the entries that are missing, as long as others of it are there.
+        let mut entries: BTreeMap<u32, Option<BTreeSet<&str>>> = BTreeMap::new();
+        for (part, info) in history.parts_of(data, version) {
+            let of_origin = entries.entry(part.origin).or_insert(None);
+            if is_there(part, info) {
+                of_origin.get_or_insert_default();
+            }
+        }
+        for (part, info) in history.parts_of(data, version) {
+            if let (Some(Some(names)), PartClass::Entry(entry), false) = (
+                entries.get_mut(&part.origin),
+                &info.class,
+                is_there(part, info),
+            ) {
+                names.insert(entry);
+            }
+        }
+        let (mut made, mut named) = (Vec::new(), BTreeSet::<&str>::new());
+        for id in &makers {
+            match entries.get(&id.index) {
+                Some(Some(names)) if !names.is_empty() => named.extend(names.iter().copied()),
+                _ => made.push(instance(history, *id)),
+            }
+        }
+        let named: Vec<String> = named.iter().map(|e| format!("`{name}/{e}`")).collect();
+        let made_text = listed(&made).map(|list| format!("what {list} made"));
+        let both = [made_text, listed(&named)];
+        let both: Vec<String> = both.into_iter().flatten().collect();
+        let is = match both.len() == 1 && named.len() < 2 {
+            true => "is",
+            false => "are",
+        };
+        let text =
+            (!both.is_empty()).then(|| format!("{} {is} not there any more", both.join(" and ")));
+        Self {
+            makers: makers.len(),
+            text,
+        }
     }
-    let last = names.pop()?;
-    let names = match names.as_slice() {
+}
+
+/// How what a later step has read is kept until the run's end.
+pub(crate) fn how_kept(dataset: &str) -> String {
+    format!("(`keep = \"workflow\"` in [data.{dataset}] keeps it)")
+}
+
+/// An instance by its step and element.
+fn instance(history: &History, id: InstanceId) -> String {
+    let Some(start) = &history.start else {
+        return id.to_string();
+    };
+    let step = &start.workflow.step(id.step).name;
+    match history.item(id) {
+        Some(item) => format!("{step}[{item}]"),
+        None => step.clone(),
+    }
+}
+
+/// `a, b and c`; the first few of many.
+fn listed(names: &[String]) -> Option<String> {
+    let mut all: Vec<String> = names.iter().take(NAMED).cloned().collect();
+    match names.len() - all.len() {
+        0 => {}
+        more => all.push(format!("{more} more")),
+    }
+    let last = all.pop()?;
+    Some(match all.as_slice() {
         [] => last,
         before => format!("{} and {last}", before.join(", ")),
+    })
+}
+
+/// How a dataset is had that was made and is not there any more: nothing that it depends on has changed, so its step does not run by
+/// itself. `None` for one that no step makes.
+pub(crate) fn run_again(w: &Workflow, data: DataId) -> Option<String> {
+    let dataset = w.dataset(data);
+    let step = w.producer(data, w.last_version(data))?;
+    let keep = match dataset.keep {
+        Keep::For(_) | Keep::Forever => String::new(),
+        _ => format!("give [data.{}] `keep = \"7d\"`, ", dataset.name),
     };
     Some(format!(
-        "what {names} made is not there any more (`keep = \"workflow\"` in [data.{}] keeps it)",
-        w.dataset(data).name
+        "to have `{}` again, step `{}` must run again: {keep}change something that decides the step's result, such as \
+         `env = {{ AGAIN = \"1\" }}` in it, and `tarn run`",
+        dataset.name,
+        w.step(step).name
     ))
+}
+
+/// The same of what the newest run that knows a dataset of this name has made whole.
+pub(crate) fn had_again(state: &StateDir, workflow: Option<&str>, dataset: &str) -> Option<String> {
+    let runs = runs::list(state).ok()?;
+    let of_workflow = |run: &&runs::RunEntry| workflow.is_none_or(|w| w == run.workflow);
+    runs.iter().rev().filter(of_workflow).find_map(|run| {
+        let start = state::started(state, &run.name).ok()?;
+        let known = start.workflow.data.iter().position(|d| d.name == dataset)?;
+        let data = DataId(u32::try_from(known).ok()?);
+        let history = runs::history(state, &run.name).ok()?;
+        let is_made = history.is_sealed(data, start.workflow.last_version(data));
+        // The newest of them alone: what it has yet to make is not gone.
+        let again = is_made.then(|| run_again(&start.workflow, data));
+        Some(again.flatten())
+    })?
 }

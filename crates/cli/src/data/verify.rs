@@ -11,7 +11,8 @@ use tarn_base::units::Bytes;
 pub(super) fn verify(cli: &Cli, dataset: &str, run: Option<&str>) -> CliResult {
     let held = Held::find_to_read(cli, dataset)?;
     let mut damaged = 0u32;
-    for (row, replica) in held.read_all(run)? {
+    let (all, lack) = held.read_all(run)?;
+    for (row, replica) in all {
         let (state, why) = match &replica {
             Replica::Whole => ("whole", ""),
             Replica::Elsewhere => ("elsewhere", "only a run that has this node reads it"),
@@ -34,6 +35,10 @@ pub(super) fn verify(cli: &Cli, dataset: &str, run: Option<&str>) -> CliResult {
                 if why.is_empty() { "" } else { ": " }
             )?;
         }
+    }
+    if let (0, Some(lack)) = (damaged, &lack) {
+        let text = format!("{}; {}", lack.why, lack.remedy);
+        return Err(CliError::new(Exit::WorkflowFailed, text));
     }
     if damaged == 0 {
         return Ok(Exit::Success);

@@ -2,8 +2,8 @@
 
 use super::files::{Files, is_done};
 use super::opened;
+use super::stale::Stale;
 use crate::error::{CliError, CliResult};
-use crate::print::say;
 use crate::state;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,13 +35,14 @@ pub(crate) fn looks(w: &Workflow, state: &StateDir, workspace: &str, mover: &dyn
         .collect()
 }
 
-/// Before a run goes on: a source that is not what it was when the run listed it is said, and refused where a step that reads it
+/// Before a run goes on: a source that is not what it was when the run listed it is noted, and refused where a step that reads it
 /// is still to be run. It would be done with the old one, or with both.
 pub(super) fn check_sources_for_resume(
     begun: &Start,
     state: &StateDir,
     history: &History,
     mover: &dyn Mover,
+    stale: &mut Stale,
 ) -> CliResult<()> {
     let w = &begun.workflow;
     let mut looks = Looks::new();
@@ -56,7 +57,6 @@ pub(super) fn check_sources_for_resume(
             tarn_local::look_at_source_since(state, &begun.workspace, dataset, &listed, mover);
         looks.insert(id, look);
     }
-    let mut noted = BTreeSet::new();
     for (id, step) in (0u32..).map(StepId).zip(&w.steps) {
         for what in of_sources(w, step, &looks) {
             if !is_done(history, id, step) {
@@ -69,13 +69,8 @@ pub(super) fn check_sources_for_resume(
                     ),
                 ));
             }
-            noted.insert(what);
+            stale.source(id, what);
         }
-    }
-    for what in noted {
-        say!(
-            "note: {what} since this run began, which goes on with what it has made of it; `tarn run` uses the new one"
-        );
     }
     Ok(())
 }

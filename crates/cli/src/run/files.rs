@@ -1,6 +1,7 @@
 //! The files that a run is made of: the workflow file and what its commands name. What they held when the run began
 //! is kept beside its log, because a step's identity says that just those bytes have run.
 
+use super::stale::Stale;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use crate::workflow::{read_script, read_watched};
@@ -138,7 +139,12 @@ impl Files {
 
     /// A resumed run goes on with the workflow as it was: it says so where the file is another by now, and refuses where
     /// a script is that it still has to run.
-    pub(super) fn check_for_resume(&self, workflow: &Workflow, history: &History) -> CliResult<()> {
+    pub(super) fn check_for_resume(
+        &self,
+        workflow: &Workflow,
+        history: &History,
+        stale: &mut Stale,
+    ) -> CliResult<()> {
         if let Some((path, hash)) = &self.workflow {
             let now = std::fs::read(path).ok().map(|bytes| Hash::of(&bytes));
             let how = match now {
@@ -156,17 +162,22 @@ impl Files {
         for (id, step) in (0u32..).map(StepId).zip(&workflow.steps) {
             let named = self.named_by(workflow, step);
             let changed = named.into_iter().find(|p| !self.holds(p));
-            if let Some(path) = changed.filter(|_| !is_done(history, id, step)) {
+            let Some(path) = changed else { continue };
+            let what = format!(
+                "{}, which step `{}` names, has changed",
+                path.display(),
+                step.name
+            );
+            if !is_done(history, id, step) {
                 return Err(CliError::new(
                     Exit::Usage,
                     format!(
-                        "{}, which step `{}` names, has changed since this run began, and the step is still to be run; \
-                         `tarn run` begins a run with the file as it is now, and runs again only what that changes",
-                        path.display(),
-                        step.name
+                        "{what} since this run began, and the step is still to be run; `tarn run` begins a run with the file as it is \
+                         now, and runs again only what that changes"
                     ),
                 ));
             }
+            stale.script(id, what);
         }
         Ok(())
     }

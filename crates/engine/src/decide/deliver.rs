@@ -9,13 +9,6 @@ use tarn_base::policy::DataMode;
 use tarn_base::reason::Reason;
 
 impl Decide<'_> {
-    /// Whether a part's version has yet to reach its `dest`.
-    pub(super) fn awaits_delivery(&self, name: PartRef) -> bool {
-        let w = &self.state.start.workflow;
-        let last = w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
-        last && !self.state.data.version(name.data, name.version).delivered
-    }
-
     pub(super) fn deliver(&mut self) {
         for data in self.state.undelivered.clone() {
             let last = self.state.start.workflow.last_version(data);

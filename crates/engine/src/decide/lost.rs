@@ -7,7 +7,7 @@ use crate::steps::Progress;
 use std::collections::BTreeMap;
 use tarn_base::action::{Do, Subject};
 use tarn_base::id::{DataId, InstanceId, TransferId};
-use tarn_base::part::{PartRef, Place};
+use tarn_base::part::Place;
 use tarn_base::reason::Reason;
 
 impl Decide<'_> {
@@ -84,17 +84,8 @@ impl Decide<'_> {
         let state = &self.state;
         state.made_by(id).into_iter().all(|name| {
             let lost = state.data.part(name).is_some_and(is_lost);
-            !lost || !self.wanted(name) || state.strays_of(name).next().is_some()
+            !lost || !state.is_needed(name) || state.strays_of(name).next().is_some()
         })
-    }
-
-    /// Whether somebody waits for a part: a step, its `dest`, or who is promised that it stays.
-    fn wanted(&self, name: PartRef) -> bool {
-        let readers = self.state.data.part(name).map_or(0, |p| p.readers);
-        readers > 0
-            || self.state.is_awaited(name)
-            || self.awaits_delivery(name)
-            || self.state.kept(name)
     }
 
     /// What a dataset promises to keep and has lost is made again.

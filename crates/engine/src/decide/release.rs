@@ -26,7 +26,8 @@ pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
 
 /// Whether a rescue would still send a version out: the newest whole one, and what is made of the next. While the step that
 /// changes it has not committed, that is its pre-image. What is complete stays only once something has failed; what is not stays
-/// before that too, as an instance that fails later would leave nothing of the others.
+/// before that too, as an instance that fails later would leave nothing of the others. Where no version is whole, what is left of
+/// one that was goes out.
 fn may_be_rescued(state: &State, name: PartRef) -> bool {
     let w = &state.start.workflow;
     let fails = state.stop.is_some() || !state.given_up.all.is_empty();
@@ -35,12 +36,13 @@ fn may_be_rescued(state: &State, name: PartRef) -> bool {
     if !drains || name.version == 0 || version.sealed && !fails {
         return false;
     }
-    let newer = name.version + 1..=w.last_version(name.data);
     let whole = |v: &Version| v.sealed && (v.delivered || v.thinned.is_empty());
-    !version.rescued
-        && !version.delivered
-        && (!version.sealed || whole(version))
-        && !newer.map(|v| state.data.version(name.data, v)).any(whole)
+    let first = match !version.sealed || whole(version) {
+        true => name.version + 1,
+        false => 1,
+    };
+    let mut better = (first..=w.last_version(name.data)).map(|v| state.data.version(name.data, v));
+    !version.rescued && !version.delivered && !better.any(whole)
 }
 
 impl Decide<'_> {

@@ -23,8 +23,8 @@ impl State {
 }
 
 impl Decide<'_> {
-    /// After a failure: the newest sealed version of each dataset that asks for it goes out, unless it is on its way
-    /// to its `dest`. Where none is whole, what some instances of its step have made goes out, when no further one can add to it.
+    /// After a failure: the newest version of each dataset that asks for it and is whole goes out, unless it is on its way to its
+    /// `dest`. Where none is whole, what is left of the newest goes out, when no further instance can add to it.
     pub(super) fn rescue(&mut self) {
         for i in 0..self.state.start.workflow.data.len() {
             let data = DataId(i as u32);
@@ -38,14 +38,14 @@ impl Decide<'_> {
                 let version = self.state.data.version(data, *v);
                 version.sealed && version.parts.values().all(there)
             };
-            let begun = |v: &u32| {
+            let in_part = |v: &u32| {
                 let version = self.state.data.version(data, *v);
-                !version.sealed && version.parts.values().any(there)
+                version.parts.values().any(there)
             };
             let mut versions = 1..=w.last_version(data);
             let newest = versions.clone().rev().find(whole);
             let ends = self.state.steps.running.is_empty();
-            let newest = newest.or_else(|| versions.rfind(begun).filter(|_| ends));
+            let newest = newest.or_else(|| versions.rfind(in_part).filter(|_| ends));
             let Some(newest) = newest else { continue };
             let Some(to) = self.state.rescue_place(data) else {
                 continue;
@@ -68,8 +68,8 @@ impl Decide<'_> {
         self.state.transfers.values().any(|t| t.rescue)
     }
 
-    /// At the end of a run that rescues: says of each dataset that asks for it, and of which nothing or only an older version went out,
-    /// why.
+    /// At the end of a run that rescues: says of each dataset that asks for it, and of which nothing, only an older version or only
+    /// some parts went out, why.
     pub(super) fn tell_unrescued(&mut self) {
         for (data, dataset) in (0..)
             .map(DataId)
@@ -78,38 +78,59 @@ impl Decide<'_> {
             if dataset.on_failure != OnFailure::Drain {
                 continue;
             }
-            let message = match self.newest_outside(data) {
+            let why = match self.newest_outside(data) {
                 None => self.not_rescued(data),
-                Some(outside) => self.newer_is_lost(data, outside),
+                Some(outside) => self
+                    .newer_is_lost(data, outside)
+                    .or_else(|| self.rescued_in_part(data, outside)),
             };
-            if let Some(message) = message {
+            if let Some(why) = why {
                 let about = Subject::Data(data);
-                self.emit(Do::Note { about }, Reason::NotRescued { message });
+                self.emit(Do::Note { about }, why);
             }
         }
     }
 
-    /// The newest version of a dataset that lies outside: rescued, or at its `dest`.
-    fn newest_outside(&self, data: DataId) -> Option<u32> {
+    /// Whether a part was rescued.
+    fn is_copied(&self, data: DataId, part: &Part) -> bool {
         let place = self.state.rescue_place(data);
-        let copied = |part: &Part| {
-            let mut outside = part.present().map(|(at, _)| at);
-            outside.any(|at| Some(at) == place.as_ref())
+        part.present().any(|(at, _)| Some(at) == place.as_ref())
+    }
+
+    /// The newest version of a dataset that is stored outside: rescued, if only in part, or at its `dest`.
+    fn newest_outside(&self, data: DataId) -> Option<u32> {
+        let is_outside = |v: &Version| {
+            let mut parts = v.parts.values();
+            v.delivered || v.rescued && parts.any(|p| self.is_copied(data, p))
         };
-        let is_outside = |v: &Version| v.delivered || v.rescued && v.parts.values().any(copied);
         let outside = self.versions(data).filter(|(_, v)| is_outside(v));
         outside.map(|(number, _)| number).last()
     }
 
     /// Why a version that is complete was not rescued, where an older one was.
-    fn newer_is_lost(&self, data: DataId, outside: u32) -> Option<String> {
+    fn newer_is_lost(&self, data: DataId, outside: u32) -> Option<Reason> {
         let is_newer =
             |(number, v): &(u32, &Version)| *number > outside && v.sealed && !v.parts.is_empty();
         let (number, newest) = self.versions(data).filter(is_newer).last()?;
-        Some(format!(
+        let message = format!(
             "{}; what was copied is version {outside}, and this is version {number}",
             why_lost(newest)
-        ))
+        );
+        Some(Reason::NotRescued { message })
+    }
+
+    /// Why a version of which all had been made was rescued only in part.
+    fn rescued_in_part(&self, data: DataId, outside: u32) -> Option<Reason> {
+        let version = self.state.data.version(data, outside);
+        let copied = version.parts.values().filter(|p| self.is_copied(data, p));
+        let (copied, parts) = (copied.count(), version.parts.len());
+        let is_part = version.sealed && !version.delivered && copied < parts;
+        is_part.then(|| Reason::RescuedInPart {
+            message: format!(
+                "{copied} of its {parts} parts; of the others: {}",
+                why_gone(version)
+            ),
+        })
     }
 
     fn versions(&self, data: DataId) -> impl Iterator<Item = (u32, &Version)> {
@@ -118,7 +139,7 @@ impl Decide<'_> {
     }
 
     /// Why nothing of a dataset was rescued; `None` if this run has made nothing of it.
-    fn not_rescued(&self, data: DataId) -> Option<String> {
+    fn not_rescued(&self, data: DataId) -> Option<Reason> {
         let made = |(number, version): &(u32, &Version)| {
             let producer = self.state.start.workflow.producer(data, *number);
             version.parts.keys().any(|key| {
@@ -128,7 +149,8 @@ impl Decide<'_> {
             })
         };
         let (_, newest) = self.versions(data).filter(made).last()?;
-        Some(why_lost(newest))
+        let message = why_lost(newest);
+        Some(Reason::NotRescued { message })
     }
 }
 
@@ -145,12 +167,16 @@ fn why_lost(version: &Version) -> String {
         0 => String::new(),
         left => format!("; {left} of its {parts} parts are left on the nodes"),
     };
-    let why = match version.thinned.is_empty() {
+    format!("{}{left}", why_gone(version))
+}
+
+/// Why parts of a version are not on the nodes any more.
+fn why_gone(version: &Version) -> &'static str {
+    match version.thinned.is_empty() {
         true => "it is not on the nodes any more: a node was lost, or it was damaged",
         false => {
             "the last step that reads it had ended, and it was removed from the nodes before the run failed; \
              `keep = \"workflow\"` keeps it until the end"
         }
-    };
-    format!("{why}{left}")
+    }
 }

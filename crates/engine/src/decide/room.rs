@@ -204,7 +204,7 @@ impl Decide<'_> {
         readers == 1
             && !self.state.is_awaited(name)
             && dataset.keep == Keep::UntilConsumed
-            && !self.awaits_delivery(name)
+            && !self.state.awaits_delivery(name)
     }
 
     /// What could leave a tier, least urgently needed first; not what instances placed there read.

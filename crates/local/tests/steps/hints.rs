@@ -23,6 +23,10 @@ fn a_failure_says_what_to_do() {
     let file = outside.path().join("parameters");
     std::fs::write(&file, "").expect("a file");
     let reads = format!("cat {}", file.display());
+    let starts = format!(
+        "printf '%s\\n' 'mpirun was unable to find the specified executable file, and therefore' '' 'Executable: {}'; exit 1",
+        file.display()
+    );
     for (run, hints) in [
         (
             "echo > $TARN_raw/file.index",
@@ -42,6 +46,7 @@ fn a_failure_says_what_to_do() {
             ["analyse.sh` lies beside", "$TARN_WORKFLOW_DIR/analyse.sh"],
         ),
         (&reads, ["/parameters` is there", "tmp = \"shared\""]),
+        (&starts, ["/parameters` is there", "tmp = \"shared\""]),
     ] {
         let uses = vec![
             used(0, Role::Out, Distribution::Single),

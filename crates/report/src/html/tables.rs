@@ -68,7 +68,7 @@ pub(super) fn failures(page: &mut String, trace: &Trace, names: &Names<'_>, titl
     }
     let not_rescued = not_rescued(trace);
     for data in &not_rescued {
-        let what = format!("{} was not rescued", data.dataset);
+        let what = format!("{} {}", data.dataset, data.what());
         all.push((when, what, &data.why, ""));
     }
     let lost = lost_nodes(trace);

@@ -9,28 +9,42 @@ use tarn_base::part::PartClass;
 use tarn_base::pattern::EntryPattern;
 use tarn_base::workflow::Foreach;
 
-pub(super) fn counts(trace: &Trace) -> Counts {
-    let mut counts = Counts::default();
-    let mut known = 0u64;
-    for instance in trace.history.instances.values() {
-        known += 1;
-        *match instance.state {
-            InstanceState::Waiting => &mut counts.waiting,
-            InstanceState::Assigned => &mut counts.staging,
-            InstanceState::Running => &mut counts.running,
-            InstanceState::Committed => &mut counts.committed,
-            InstanceState::Reused => &mut counts.reused,
-            InstanceState::Failed => &mut counts.failed,
-        } += 1;
-    }
-    let mut expected = 0u64;
-    for (at, wanted) in (0..).zip(expected_instances(trace)) {
-        let seen = trace.history.instances_of(StepId(at)).count() as u64;
-        counts.unexpanded_steps += u64::from(wanted.is_none());
-        expected += wanted.unwrap_or(0).max(seen);
-    }
-    counts.waiting += expected.saturating_sub(known);
-    counts
+/// Those of each step.
+pub(crate) fn counts_of_steps(trace: &Trace) -> Vec<Counts> {
+    let expected = (0..).map(StepId).zip(expected_instances(trace));
+    let of_step = |(step, expected): (StepId, Option<u64>)| {
+        let mut counts = Counts::default();
+        let mut known = 0u64;
+        for (_, instance) in trace.history.instances_of(step) {
+            known += 1;
+            *match instance.state {
+                InstanceState::Waiting => &mut counts.waiting,
+                InstanceState::Assigned => &mut counts.staging,
+                InstanceState::Running => &mut counts.running,
+                InstanceState::Committed => &mut counts.committed,
+                InstanceState::Reused => &mut counts.reused,
+                InstanceState::Failed => &mut counts.failed,
+            } += 1;
+        }
+        counts.unexpanded_steps = u64::from(expected.is_none());
+        counts.waiting += expected.unwrap_or(0).saturating_sub(known);
+        counts
+    };
+    expected.map(of_step).collect()
+}
+
+/// Those of all steps together.
+pub(crate) fn counts(trace: &Trace) -> Counts {
+    let steps = counts_of_steps(trace).into_iter();
+    steps.fold(Counts::default(), |a, b| Counts {
+        waiting: a.waiting + b.waiting,
+        staging: a.staging + b.staging,
+        running: a.running + b.running,
+        committed: a.committed + b.committed,
+        reused: a.reused + b.reused,
+        failed: a.failed + b.failed,
+        unexpanded_steps: a.unexpanded_steps + b.unexpanded_steps,
+    })
 }
 
 /// How many instances each step has; `None` while the data that it runs over is not complete. A step runs over

@@ -18,7 +18,7 @@ impl fmt::Display for Status {
 impl Status {
     /// As it prints itself, with at most `lines` lines a table.
     pub fn text(&self, lines: usize) -> String {
-        let mut text = self.head();
+        let mut text = self.head(lines);
         self.tables(&mut text, lines);
         let Some(failure) = &self.last_failure else {
             return text;
@@ -35,7 +35,7 @@ impl Status {
         text
     }
 
-    fn head(&self) -> String {
+    fn head(&self, lines: usize) -> String {
         let mut text = format!(
             "{}  {}  {}  policy {}\n",
             self.run,
@@ -52,6 +52,13 @@ impl Status {
                 "  and {} whose number of instances is not known yet\n",
                 self.counts.unexpanded_steps
             );
+        }
+        for failed in self.failures.iter().take(lines) {
+            let why = failed.message.lines().next().unwrap_or_default();
+            text += &format!("failed: {}: {why}\n", failed.what);
+        }
+        if let Some(more @ 1..) = self.failures.len().checked_sub(lines) {
+            text += &format!("failed: and {more} more\n");
         }
         for step in self.not_run.iter().take(MAX_NOT_RUN) {
             text += &format!("not run: {step}\n");

@@ -182,7 +182,10 @@ impl<'a> Teller<'a> {
     fn touched(&self, action: &Action) -> Touched {
         let mut t = Touched::default();
         t.reason(&action.why);
-        t.run |= matches!(action.why, Reason::NotRescued { .. });
+        t.run |= matches!(
+            action.why,
+            Reason::NotRescued { .. } | Reason::RescuedInPart { .. }
+        );
         match &action.what {
             Do::List { data }
             | Do::Note {

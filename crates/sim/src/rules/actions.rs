@@ -392,7 +392,9 @@ impl Account {
         match (about, why) {
             (Subject::Step(id), Reason::GaveUp { .. }) => drop(self.given_up_steps.insert(id)),
             (Subject::Data(id), Reason::GaveUp { .. }) => drop(self.given_up_data.insert(id)),
-            (Subject::Data(id), Reason::NotRescued { .. }) => drop(self.not_rescued.insert(id)),
+            (Subject::Data(id), Reason::NotRescued { .. } | Reason::RescuedInPart { .. }) => {
+                self.not_rescued.insert(id);
+            }
             _ => {}
         }
         let Subject::Instance(id) = about else {
@@ -517,7 +519,8 @@ impl Account {
         Ok(())
     }
 
-    /// The newest whole version of what asks for it was sent out, or lies at its `dest`; where none is whole, what there is of the newest.
+    /// The newest whole version of what asks for it was sent out, or is stored at its `dest`; where none is whole, what there is of the
+    /// newest.
     fn is_rescued(&self) -> Result<(), Broken> {
         for (data, dataset) in (0..).map(tarn_base::id::DataId).zip(&self.workflow.data) {
             let last = self.workflow.last_version(data);
@@ -527,10 +530,9 @@ impl Account {
             };
             let whole =
                 |v: &u32| self.sealed(data, *v) && self.parts_of(data, *v).all(|(p, _)| there(p));
-            let begun =
-                |v: &u32| !self.sealed(data, *v) && self.parts_of(data, *v).any(|(p, _)| there(p));
+            let in_part = |v: &u32| self.parts_of(data, *v).any(|(p, _)| there(p));
             let newest = (1..=last).rev().find(whole);
-            let newest = newest.or_else(|| (1..=last).rev().find(begun));
+            let newest = newest.or_else(|| (1..=last).rev().find(in_part));
             if dataset.on_failure != OnFailure::Drain {
                 continue;
             }
@@ -561,9 +563,10 @@ impl Account {
                 let is_empty = self.parts_of(data, v).next().is_none();
                 self.sealed(data, v) && !is_empty && !self.sent.contains(&(data, v))
             };
-            let silent = !delivered && !empty && (newest + 1..=last).any(is_left);
+            let is_cut = !empty && !saved && self.sealed(data, newest) && !whole(&newest);
+            let silent = is_cut || !delivered && !empty && (newest + 1..=last).any(is_left);
             rule(
-                "a failed run says that a newer version is not rescued",
+                "a failed run says what of the newest version is not rescued",
                 !silent || self.not_rescued.contains(&data),
                 || dataset.name.clone(),
             )?;

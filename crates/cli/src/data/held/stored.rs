@@ -42,8 +42,9 @@ impl Held {
         let refused = |exit, why: &str| Err(CliError::new(exit, format!("{name} {why}")));
         let parts = match self.made(&self.rows, None)? {
             (parts, None) => parts,
-            (_, Some(why)) => {
-                return refused(Exit::NotFound, &format!("cannot be read: {why}"));
+            (_, Some(lack)) => {
+                let why = format!("cannot be read: {}; {}", lack.why, lack.remedy);
+                return refused(Exit::NotFound, &why);
             }
         };
         let mut all = Vec::with_capacity(parts.len());
