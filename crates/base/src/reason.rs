@@ -217,6 +217,11 @@ pub enum Reason {
     },
     /// It was assigned, but the room for its inputs went to others before they were there.
     RoomGone,
+    /// It was assigned, but an entry that it reads was changed or added to before it began.
+    EntryChanged {
+        /// The dataset.
+        data: DataId,
+    },
     /// No node has enough free cores, memory or GPUs.
     WaitForCores {
         /// The node that will be free first.
@@ -512,6 +517,12 @@ impl Reason {
             Self::RoomGone => {
                 "the room for its inputs went to others before they were there; a place is looked for anew"
                     .into()
+            }
+            Self::EntryChanged { data } => {
+                let name = name(workflow.data.get(data.at()).map(|d| &d.name), data);
+                format!(
+                    "an entry of {name} that it reads was changed or added to before it began; it waits for all of that entry"
+                )
             }
             Self::WaitForCores { node: n, free_in } => {
                 format!(

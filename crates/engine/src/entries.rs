@@ -313,11 +313,15 @@ impl State {
         }
     }
 
-    /// Something was added to an entry after a reader was bound to it. One that has failed for good reads it again only after
-    /// `tarn resume`.
+    /// Something was added to an entry after a reader was bound to it. One that has not begun waits for its entry again. One that has
+    /// failed for good reads it again only after `tarn resume`.
     fn was_added_to(&mut self, maker: InstanceId, reader: InstanceId, data: DataId) {
         match self.steps.instance(reader).map(|i| &i.progress) {
             Some(Progress::Pending) => return self.wait_for_entries(reader),
+            Some(Progress::Assigned(_)) => {
+                self.outdated.insert(reader, data);
+                return;
+            }
             Some(Progress::Failed) => return,
             _ => (),
         }
@@ -359,18 +363,32 @@ impl State {
         let outdated: Vec<_> = all
             .filter(|id| self.is_outdated(*id, at, changed))
             .collect();
-        let pending = |id: &InstanceId| {
-            let instance = self.steps.instance(*id);
-            instance.is_some_and(|i| i.progress == Progress::Pending)
+        let has_place = |id: &InstanceId| match self.steps.instance(*id).map(|i| &i.progress) {
+            Some(Progress::Pending) => Some(false),
+            Some(Progress::Assigned(_)) => Some(true),
+            _ => None,
         };
-        if !outdated.iter().all(pending) {
+        let places: Option<Vec<bool>> = outdated.iter().map(has_place).collect();
+        let Some(places) = places else {
             return false;
-        }
-        for id in outdated {
+        };
+        for (id, has_place) in outdated.into_iter().zip(places) {
+            if has_place {
+                self.outdated.insert(id, at.0);
+                continue;
+            }
             self.wait_for_entries(id);
             self.look_for_entries(id);
         }
         true
+    }
+
+    /// An instance has no place any more: if its entries are others now, it waits for them again.
+    pub(crate) fn renew_entries(&mut self, id: InstanceId) {
+        if self.outdated.remove(&id).is_some() {
+            self.wait_for_entries(id);
+            self.look_for_entries(id);
+        }
     }
 
     /// The run goes on: what was found out about entries holds still.

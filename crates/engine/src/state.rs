@@ -109,6 +109,8 @@ pub(crate) struct State {
     pub(crate) stop: Option<Stop>,
     /// What has failed for good while the rest goes on.
     pub(crate) given_up: GivenUp,
+    /// Instances that were placed when an entry of a dataset, which they read, became another: they give their places back.
+    pub(crate) outdated: BTreeMap<InstanceId, DataId>,
     /// The run was asked to end in order: what asks to be drained when it fails is brought out first.
     pub(crate) drains: bool,
     /// Last note about each subject: the same is not said twice.
@@ -170,6 +172,7 @@ impl State {
                 .collect(),
             stop: None,
             given_up: GivenUp::default(),
+            outdated: BTreeMap::new(),
             drains: false,
             notes: BTreeMap::new(),
             finished: None,
@@ -436,6 +439,7 @@ impl State {
             self.data.to_check.extend(i.parts());
         }
         self.steps.enqueue(id);
+        self.renew_entries(id);
     }
 
     fn run_begun(&mut self, run: &Run) {

@@ -229,6 +229,91 @@ fn what_is_added_to_an_entry_that_was_read_fails_the_run_and_every_resume() {
     assert!(failure(&new).contains("had read before"), "{new:?}");
 }
 
+/// Does what is ordered until nothing is; what an instance of `align` writes is asked for. How many parts each instance of `call` saw.
+fn done_by_hand(
+    hand: &mut Hand,
+    mut new: Vec<Action>,
+    writes: impl Fn(&Run) -> Ended,
+) -> Vec<(u32, usize)> {
+    let mut seen = Vec::new();
+    loop {
+        let failed = |a: &Action| matches!(a.why, Reason::Failed { .. } | Reason::GaveUp { .. });
+        assert!(!new.iter().any(failed), "{new:?}");
+        let (runs, moves) = (runs_in(&new), transfers_in(&new));
+        if runs.is_empty() && moves.is_empty() {
+            return seen;
+        }
+        new.clear();
+        for t in moves {
+            new.extend(hand.brought(&t, MB));
+        }
+        for run in runs {
+            new.extend(match run.instance.step.0 {
+                ALIGN => hand.ended(&run, writes(&run)),
+                _ => {
+                    let views = run.views.iter().flatten().flatten().count();
+                    seen.push((run.instance.index, views));
+                    hand.ended(&run, written(&run, 1, &["x"], 2))
+                }
+            });
+        }
+    }
+}
+
+/// `call` of `a` has a place, and what it reads is on its way there. What was ordered first, and that transfer.
+fn placed(s: &Start) -> (Hand, Vec<Action>, tarn_base::part::Transfer) {
+    let (mut hand, begun) = Hand::begin(s);
+    let a = run_of(&begun, ALIGN, 0);
+    let mut new = hand.ended(&a, written(&a, 0, &["a.bam"], 1));
+    let out = transfers_in(&new).remove(0);
+    new = hand.brought(&out, MB);
+    let assigned =
+        |a: &Action| matches!(&a.what, Do::Assign { instance: i, .. } if *i == instance(CALL, 0));
+    assert!(new.iter().any(assigned) && ids(&new).is_empty(), "{new:?}");
+    let back = transfers_in(&new).remove(0);
+    (hand, begun, back)
+}
+
+fn staged() -> Start {
+    let mut s = samples("");
+    (s.options.policy, s.workflow.external) = (policy("stage-through"), Some("/x".into()));
+    s
+}
+
+#[test]
+fn what_is_added_to_an_entry_that_is_on_its_way_to_its_reader_is_read_too() {
+    let (mut hand, begun, back) = placed(&staged());
+    let b = run_of(&begun, ALIGN, 1);
+    let mut new = hand.ended(&b, written(&b, 0, &["a.bam", "b.bam"], 2));
+    let unplaced = |a: &Action| {
+        matches!(&a.what, Do::Unassign { instance: i } if *i == instance(CALL, 0))
+            && a.why == Reason::EntryChanged { data: data(0) }
+    };
+    assert!(new.iter().any(unplaced), "{new:?}");
+    new.extend(hand.brought(&back, MB));
+    assert!(ids(&new).is_empty(), "it waits for all of it: {new:?}");
+    let c = run_of(&begun, ALIGN, 2);
+    new.extend(hand.ended(&c, written(&c, 0, &["c.bam"], 3)));
+    let mut seen = done_by_hand(&mut hand, new, |run| panic!("{run:?}"));
+    seen.sort_unstable();
+    assert_eq!(seen, [(0, 2), (1, 1), (2, 1)]);
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}
+
+#[test]
+fn what_the_last_one_adds_to_an_entry_that_is_on_its_way_is_read_too() {
+    let (mut hand, begun, back) = placed(&staged());
+    let b = run_of(&begun, ALIGN, 1);
+    let mut new = hand.ended(&b, written(&b, 0, &["b.bam"], 2));
+    let c = run_of(&begun, ALIGN, 2);
+    new.extend(hand.ended(&c, written(&c, 0, &["a.bam", "c.bam"], 3)));
+    new.extend(hand.brought(&back, MB));
+    let mut seen = done_by_hand(&mut hand, new, |run| panic!("{run:?}"));
+    seen.sort_unstable();
+    assert_eq!(seen, [(0, 2), (1, 1), (2, 1)]);
+    assert_eq!(hand.engine.outcome(), Some(Outcome::Done));
+}
+
 #[test]
 fn what_is_added_to_an_entry_whose_reader_has_failed_stops_nobody() {
     let (mut hand, begun) = Hand::begin(&samples(""));
@@ -308,32 +393,12 @@ fn what_is_added_to_an_entry_whose_reader_has_not_begun_is_read_too() {
     s.workflow.external = Some("/x".into());
     let (mut hand, begun) = Hand::begin(&s);
     let a = run_of(&begun, ALIGN, 0);
-    let mut new = hand.ended(&a, written(&a, 0, &["a.bam"], 1));
-    let (mut ran, mut seen) = (Vec::new(), 0);
-    loop {
-        let (runs, moves) = (runs_in(&new), transfers_in(&new));
-        if runs.is_empty() && moves.is_empty() {
-            break;
-        }
-        new = Vec::new();
-        for t in moves {
-            new.extend(hand.brought(&t, MB));
-        }
-        for run in runs {
-            ran.push((run.instance.step.0, run.instance.index));
-            new.extend(match run.instance.step.0 {
-                ALIGN => hand.ended(&run, written(&run, 0, &["a.bam", "b.bam", "c.bam"], 2)),
-                _ => {
-                    seen += run.views.iter().flatten().flatten().count();
-                    hand.ended(&run, written(&run, 1, &["x"], 2))
-                }
-            });
-        }
-    }
-    let aligned = ran.iter().rposition(|(step, _)| *step == ALIGN);
-    let called = ran.iter().position(|(step, _)| *step == CALL);
-    assert!(aligned < called, "{ran:?}");
-    assert_eq!(seen, 3 + 2 + 2);
+    let new = hand.ended(&a, written(&a, 0, &["a.bam"], 1));
+    let mut seen = done_by_hand(&mut hand, new, |run| {
+        written(run, 0, &["a.bam", "b.bam", "c.bam"], 2)
+    });
+    seen.sort_unstable();
+    assert_eq!(seen, [(0, 3), (1, 2), (2, 2)]);
 }
 
 #[test]

@@ -28,6 +28,7 @@ impl State {
 impl Decide<'_> {
     pub(super) fn begin(&mut self) {
         self.tell_given_up();
+        self.take_back_outdated();
         match self.state.stop.clone() {
             None => self.list_sources(),
             Some(Stop::Failed { about, message }) => {
@@ -64,6 +65,15 @@ impl Decide<'_> {
         if let Some(((part, _), message)) = copy {
             let about = Subject::Data(part.data);
             self.emit(Do::Note { about }, Reason::Failed { message });
+        }
+    }
+
+    /// Instances whose entries have got more since they were placed give their places back.
+    fn take_back_outdated(&mut self) {
+        for (instance, data) in self.state.outdated.clone() {
+            if self.state.steps.placed.contains(&instance) {
+                self.emit(Do::Unassign { instance }, Reason::EntryChanged { data });
+            }
         }
     }
 

@@ -165,7 +165,9 @@ impl Touched {
             | Reason::DemoteForRoom { spot, .. }
             | Reason::DrainForRoom { spot, .. } => self.spots.push(*spot),
             Reason::NodeLost { node } => self.nodes.push(*node),
-            Reason::OutputLost { data } | Reason::OutputBack { data } => self.data.push(*data),
+            Reason::OutputLost { data }
+            | Reason::OutputBack { data }
+            | Reason::EntryChanged { data } => self.data.push(*data),
             Reason::MovedAway { transfer } => self.transfers.push(*transfer),
             _ => {}
         }

@@ -26,6 +26,8 @@ pub(super) enum Which {
     Written,
     /// What it reads.
     Read,
+    /// Lists of the parts that it reads.
+    Linked,
     /// Its partitions.
     Lent,
 }
@@ -35,6 +37,7 @@ impl Which {
         match self {
             Self::Written => "w",
             Self::Read => "v",
+            Self::Linked => "l",
             Self::Lent => "p",
         }
     }
