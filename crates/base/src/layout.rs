@@ -64,10 +64,6 @@ impl StateDir {
     pub fn dests(&self, workspace: &str) -> PathBuf {
         self.0.join("dests").join(workspace)
     }
-    /// What tells of each drained part of a workspace whether somebody has changed it.
-    pub fn fingerprints(&self, workspace: &str) -> PathBuf {
-        self.0.join("fingerprints").join(workspace)
-    }
     /// What a workspace remembers of its sources.
     pub fn sources(&self, workspace: &str) -> PathBuf {
         self.0.join("sources").join(workspace)
@@ -100,10 +96,6 @@ impl TierDir {
     /// An empty file for each replica that is there as cache.
     pub fn cached(&self) -> PathBuf {
         self.0.join("cached")
-    }
-    /// What tells of each replica whether somebody has changed it: a file of the replica's name.
-    pub fn fingerprints(&self) -> PathBuf {
-        self.0.join("fingerprints")
     }
     /// Half-copied replicas; what is here after a crash is resumed or removed.
     pub fn incoming(&self) -> PathBuf {

@@ -245,61 +245,6 @@ fn a_damaged_one_is_not_used() {
     site.run().exits(0);
 }
 
-/// What a run reads while its steps read nothing: it sees to it by itself that its inputs are what they were.
-fn reads_in_all(site: &Site) -> u64 {
-    let mut shell = std::process::Command::new("sh");
-    shell
-        .args(["-c", "\"$@\" >&2 || exit 1; cat /proc/$$/io", "sh"])
-        .arg(env!("CARGO_BIN_EXE_tarn"))
-        .args(site.run_arguments())
-        .current_dir(site.path(""))
-        .env("TARN_CACHE", "0")
-        .env("XDG_CONFIG_HOME", site.path("config"));
-    let ran = Ran::of(shell.output().expect("sh")).exits(0);
-    let of = |line: &str| line.strip_prefix("rchar: ")?.parse().ok();
-    ran.out.lines().find_map(of).expect("bytes read")
-}
-
-/// A view of several parts is made of links, which the file system notes as changes of the files.
-#[test]
-fn what_another_run_has_a_view_of_is_not_read_again() {
-    const MIB: u64 = 1 << 20;
-    let makes = "name = \"make\"\n[data.parts]\nkeep = \"forever\"\n[[step]]\nname = \"m\"\nforeach = [\"a\", \"b\"]\n\
-                 out = [\"parts\"]\nrun = \"head -c 24M /dev/zero > $TARN_parts/$TARN_ITEM\"\n";
-    let site = Site::new(makes);
-    site.run().exits(0);
-    let uses = |name: &str, run: &str| {
-        format!(
-            "name = \"{name}\"\n[data.parts]\nof = \"parts\"\n[data.{name}]\ndest = \"{name}\"\nsize = \"1MiB\"\n[[step]]\nname = \"s\"\nin = [\"parts\"]\n\
-             out = [\"{name}\"]\nrun = '''\n{run}\nls $TARN_parts > $TARN_{name}/list\n'''\n"
-        )
-    };
-    site.write("workflow.toml", &uses("first", WAITS));
-    let run = site.begin(&[]);
-    until(|| site.path("began").exists());
-    site.write("workflow.toml", &uses("second", ""));
-    let meanwhile = reads_in_all(&site);
-    site.write("go", "");
-    Ran::end(run).exits(0);
-    site.write("workflow.toml", &uses("third", ""));
-    let afterwards = reads_in_all(&site);
-    // Of an earlier version, or after a crash: all of it, once.
-    for node in fs::read_dir(site.path("tier")).expect("a tier").flatten() {
-        for node in fs::read_dir(node.path()).into_iter().flatten().flatten() {
-            let _ = fs::remove_dir_all(node.path().join("fingerprints"));
-        }
-    }
-    site.write("workflow.toml", &uses("fourth", ""));
-    let without = reads_in_all(&site);
-    site.write("workflow.toml", &uses("fifth", ""));
-    let again = reads_in_all(&site);
-    let all = [meanwhile, afterwards, without, again];
-    assert!(without > 48 * MIB, "{all:?}");
-    for bytes in [meanwhile, afterwards, again] {
-        assert!(bytes + 40 * MIB < without, "{all:?}");
-    }
-}
-
 #[test]
 fn a_run_that_was_killed_goes_on_with_what_it_read() {
     let site = site("genome", WAITS);

@@ -1,6 +1,5 @@
 //! A node of a step that this world owns: what is done for the step on it.
 
-use crate::fingerprint::{Replica, change_links};
 use crate::image::{self, Image};
 use crate::kept::Kept;
 use crate::launch::{Helper, Helps};
@@ -8,7 +7,7 @@ use crate::launchers;
 use crate::ledger::Reservation;
 use crate::member::{Done, Lack, Member, Piece, Task, node_name};
 use crate::partitions;
-use crate::prepare::{Need, NodeSetup, Ready, VIEWS, open_log, work_folder};
+use crate::prepare::{Need, NodeSetup, Ready, open_log, work_folder};
 use crate::protocol::Isolation;
 use crate::provider::tidy;
 use crate::room::{self, Room};
@@ -19,6 +18,7 @@ use crate::store::{
     failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
 use crate::transfer::take_back;
+use crate::untouched;
 use crate::writers::{Writer, Writing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -584,7 +584,7 @@ impl<'a> Here<'a> {
         shared.mover.split(&folder, &pieces)?;
         let mut all = Vec::with_capacity(parts.len());
         for (part, (_, path)) in parts.iter().zip(&pieces) {
-            let _ = Replica::on_tier(path.clone()).publish();
+            let _ = untouched::mark(path);
             let stored = shared.mover.stored(path)?;
             if let Some(reserved) = &mut self.reserved {
                 reserved.arrived(self.spot, &part.key, stored);
@@ -629,7 +629,7 @@ impl<'a> Here<'a> {
             };
             let copied = shared.mover.copy(&job, &self.of.handle.control);
             copied.inspect_err(|_| drop(shared.mover.remove(&job.staging)))?;
-            let _ = Replica::on_tier(dest.clone()).publish();
+            let _ = untouched::mark(&dest);
             let stored = shared.mover.stored(&dest)?;
             if let Some(reserved) = &mut self.reserved {
                 reserved.arrived(self.spot, &part.key, stored);
@@ -674,16 +674,15 @@ impl<'a> Here<'a> {
         let own = partitions::of(shared, run).unwrap_or_default();
         let beside = own.iter();
         let beside = beside.filter_map(|p| p.work_beside(shared, run, self.at));
-        if let Ok(work) = self.work() {
-            // Views have linked to their files.
-            let held = self.of.needs.iter().filter_map(|n| n.held.get(self.at));
-            let linked = held.filter(|h| h.len() > 1).flatten();
-            let linked = linked.filter_map(|h| shared.replica(h.spot, &h.key).ok());
-            let linked: Vec<_> = linked.map(Replica::on_tier).collect();
-            change_links(&linked, || self.remove(&work.join(VIEWS)));
-        }
         for folder in beside.chain(self.work()) {
             self.remove(&folder);
+        }
+        // Views have linked to their files.
+        let held = self.of.needs.iter().filter_map(|n| n.held.get(self.at));
+        for held in held.filter(|h| h.len() > 1).flatten() {
+            if let Ok(replica) = shared.replica(held.spot, &held.key) {
+                untouched::links_gone(&replica);
+            }
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::dests;
 use crate::drained::{self, remove_drained};
-use crate::fingerprint::{Replica, change_links};
 use crate::kept;
 use crate::keys::DataKeys;
 use crate::machine;
@@ -10,6 +9,7 @@ use crate::shared::Shared;
 use crate::sources::resolve;
 use crate::stage;
 use crate::store::{alike, write_manifests};
+use crate::untouched;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -252,12 +252,8 @@ fn holds(
     if !is_there(shared, &root)? {
         return Ok(false);
     }
-    let replica = match place {
-        Place::Node(_) => Replica::on_tier(root.clone()),
-        _ => Replica::among(root.clone(), shared.state.fingerprints(&shared.workspace)),
-    };
     let read_again = || {
-        replica.read(|| {
+        untouched::read_and_mark(&root, || {
             let found = shared.digest_replica(&root, look.seal);
             found.is_ok_and(|found| found.hash() == manifest.hash())
         })
@@ -265,7 +261,7 @@ fn holds(
     // What a store has told to be there is not lost with this machine.
     Ok(match (look.contents && !is_object(&root), look.seal) {
         (true, Some(_)) => read_again(),
-        (true, None) => replica.read(|| {
+        (true, None) => untouched::read_and_mark(&root, || {
             let control = Control::default();
             shared.mover.verify(&root, manifest, &control).is_ok()
         }),
@@ -273,8 +269,10 @@ fn holds(
             let listed = seen(&root, shared.list_replica(&root, seal.is_some()))?;
             let listed = listed.filter(|l| same_shape(l, manifest));
             // What was written since, or has come in its place, may have the same size and time.
-            let is_untouched = |l: &Manifest| contains(l, manifest) && replica.is_untouched();
-            listed.is_some_and(|l| is_object(&root) || is_untouched(&l) || read_again())
+            let is_as_marked = || untouched::is_untouched(&root, untouched::Changes::All);
+            listed.is_some_and(|l| {
+                is_object(&root) || contains(&l, manifest) && is_as_marked() || read_again()
+            })
         }
     })
 }
@@ -395,7 +393,10 @@ impl Cleaner<'_> {
 
     /// One node's folder; without a spot it is no node of this cluster.
     fn tier(&mut self, dir: &TierDir, spot: Option<TierRef>) {
-        clear_work(dir, |work| self.remove(work));
+        for work in entries(&dir.work()) {
+            end_leftovers(&work.join(HELPER_NOTE));
+            self.remove(&work);
+        }
         for path in entries(&dir.incoming()) {
             if spot.is_none() || !self.stays.asked.resumable.contains(&key_of(&path)) {
                 self.remove(&path);
@@ -512,10 +513,7 @@ impl Cleaner<'_> {
         if let Ok(parts) = self.shared.parts.lock() {
             needed.extend(parts.values().map(|(_, key)| key.clone()));
         }
-        let state = &self.shared.state;
-        let manifests = entries(&state.manifests(&self.shared.workspace));
-        let fingerprints = entries(&state.fingerprints(&self.shared.workspace));
-        for path in manifests.into_iter().chain(fingerprints) {
+        for path in entries(&self.shared.state.manifests(&self.shared.workspace)) {
             if !needed.contains(&key_of(&path)) {
                 // One that stays costs some bytes; the next clean-up tries again.
                 let _ = std::fs::remove_file(&path);
@@ -540,21 +538,6 @@ pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
         .flatten()
         .map(|e| e.path())
         .collect()
-}
-
-/// Removes the work folders of a dead run, and what is left of its processes.
-pub(crate) fn clear_work(dir: &TierDir, mut remove: impl FnMut(&Path)) {
-    let all = entries(&dir.work());
-    if all.is_empty() {
-        return;
-    }
-    for work in &all {
-        end_leftovers(&work.join(HELPER_NOTE));
-    }
-    // Its views have links to replicas, and nothing tells to which.
-    let replicas = entries(&dir.parts()).into_iter().map(Replica::on_tier);
-    let replicas: Vec<_> = replicas.collect();
-    change_links(&replicas, || all.iter().for_each(|work| remove(work)));
 }
 
 /// A helper ends by itself when its run dies. One that does not is killed with all that descends from it.

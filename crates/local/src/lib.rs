@@ -4,7 +4,7 @@
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
 //! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `envelope_queue` and `relay` (how they talk),
 //! `prepare` and `commit` (before and after the command), `command` (what starts it), `launch` and `runner` (tarn's side and the helper's side of a
-//! running step), `tmp` (a /tmp of its own), `image` (images of its processes), `provider` (one namespace over its nodes), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash), `fingerprint` (whether somebody has changed a replica),
+//! running step), `tmp` (a /tmp of its own), `image` (images of its processes), `provider` (one namespace over its nodes), `topology` and `sockets` (where they run), `pool` and `transfer` (movement), `ledger` (tiers shared by several runs), `inventory` (after a crash), `untouched` (whether somebody has changed a replica),
 //! `sweep` (what dead runs have left), `drained` (where the external store has what no tier has room for).
 
 pub mod borrowed;
@@ -18,7 +18,6 @@ mod envelope_queue;
 pub mod exec;
 mod exec_listener;
 mod far;
-pub mod fingerprint;
 mod guests;
 mod here;
 mod hints;
@@ -58,6 +57,7 @@ mod tiers;
 mod tmp;
 mod topology;
 mod transfer;
+pub mod untouched;
 mod world;
 mod writers;
 

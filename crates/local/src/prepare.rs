@@ -2,7 +2,6 @@
 
 use crate::command;
 use crate::env::{self, Paths};
-use crate::fingerprint::{Replica, change_links};
 use crate::image::copy::Lists;
 use crate::image::{self, Image, Plan, alone};
 use crate::kept::{self, CHECKPOINTS, Kept, own_memory};
@@ -31,8 +30,6 @@ use tarn_sys::memory::in_memory;
 
 /// The name of the scratch folder beside the datasets; no dataset can have it.
 pub(crate) const SCRATCH: &str = ".scratch";
-/// The folder of what a step reads where it is not a replica itself, in its work folder.
-pub(crate) const VIEWS: &str = "in";
 /// In the work folder of a step that is alone: where memory of its own is mounted.
 const ALONE: &str = "alone";
 
@@ -488,7 +485,7 @@ impl NodeSetup<'_> {
         match (need.role, held) {
             (Role::In, [only]) => self.shared.replica(only.spot, &only.key),
             (role, _) => {
-                let kind = if role == Role::In { VIEWS } else { "out" };
+                let kind = if role == Role::In { "in" } else { "out" };
                 let work = work_folder(self.shared, self.run, *first)?;
                 Ok(work.join(kind).join(need.name))
             }
@@ -507,7 +504,7 @@ impl NodeSetup<'_> {
             return self.existing_replica(only);
         }
         let (kind, role) = match need.role {
-            Role::In => (VIEWS, Role::In),
+            Role::In => ("in", Role::In),
             other => ("out", other),
         };
         let folder = self.work.join(kind).join(need.name);
@@ -521,11 +518,7 @@ impl NodeSetup<'_> {
             .map(|h| Ok((self.existing_replica(h)?, self.shared.manifest(&h.key)?)))
             .collect::<Result<Vec<(PathBuf, Manifest)>, Failure>>()?;
         let made = match role {
-            Role::In => {
-                let linked = roots.iter().map(|(path, _)| Replica::on_tier(path.clone()));
-                let linked: Vec<_> = linked.collect();
-                change_links(&linked, || self.shared.mover.link_view(&roots, &folder))
-            }
+            Role::In => self.shared.mover.link_view(&roots, &folder),
             _ => self
                 .shared
                 .mover
@@ -551,7 +544,7 @@ impl NodeSetup<'_> {
         control: &Control,
     ) -> Result<PathBuf, Failure> {
         let kind = match need.role {
-            Role::In => VIEWS,
+            Role::In => "in",
             _ => "out",
         };
         let above = room.folder(kind);

@@ -1,7 +1,7 @@
 //! What dead runs have left of a workspace on tiers, found without knowing anything of those runs but where the tiers were.
 
 use crate::drained::{self, remove_drained};
-use crate::inventory::{clear_work, entries, is_protected, protected_places};
+use crate::inventory::{HELPER_NOTE, end_leftovers, entries, is_protected, protected_places};
 use crate::kept;
 use crate::ledger::vacate;
 use crate::lent::{self, Idle};
@@ -129,9 +129,10 @@ impl<'a> Sweep<'a> {
 
     /// The bytes that were freed.
     fn node(&mut self, dir: &TierDir) -> u64 {
-        clear_work(dir, |work| {
-            self.remove(work);
-        });
+        for work in entries(&dir.work()) {
+            end_leftovers(&work.join(HELPER_NOTE));
+            self.remove(&work);
+        }
         let mut freed = 0;
         for run in entries(&dir.checkpoints()) {
             if is_protected(&self.protected, &run) {

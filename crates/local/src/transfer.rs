@@ -2,12 +2,12 @@
 
 use crate::dests;
 use crate::drained::remove_drained;
-use crate::fingerprint::Replica;
 use crate::shared::Shared;
 use crate::sources::{forget, remember, resolve, wall_clock};
 use crate::store::{
     failure, hash_of, io_failure, make_folder, sealed, stored_estimate, warn, write_manifests,
 };
+use crate::untouched;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -209,8 +209,7 @@ fn one(
     }
     let hash = settle(shared, part, manifest, began, &t.to)?;
     if matches!(t.to, Place::Node(_)) {
-        // Without a fingerprint, it is read again before a later run uses it.
-        let _ = Replica::on_tier(dest.clone()).publish();
+        let _ = untouched::mark(&dest);
     }
     let stored = shared.mover.stored(&dest).map_err(Failure::from)?;
     if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {

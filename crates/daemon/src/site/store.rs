@@ -4,7 +4,6 @@
 mod dest;
 mod holds;
 mod lent;
-mod linked;
 mod moves;
 mod outside;
 mod places;
@@ -34,7 +33,6 @@ use tarn_base::hash::Hash;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
 use tarn_fabric::{Limits, Server, Way};
-use tarn_local::fingerprint::{Replica, change_links};
 use tarn_movers::Trees;
 use tarn_movers::throttle::Limiter;
 use tarn_munge::KEY_BYTES;
@@ -470,11 +468,7 @@ impl Store {
         let whole = hidden(held.name(), "whole");
         self.clear(&held, &whole)?;
         let roots = self.trees_of(Some(root), parts, control)?;
-        let all = parts.iter().map(|published| &published.part);
-        self.note_links(root, (job, dataset), all)?;
-        let linked = change_links(&roots.replicas(), || {
-            self.mover.link_view(&roots.trees(), &held.path_of(&whole))
-        });
+        let linked = self.mover.link_view(&roots.trees(), &held.path_of(&whole));
         linked.map_err(|e| told(&e, &roots.held()))?;
         held.rename(&whole, &held, false)?;
         Ok(Worked::Done)
@@ -568,12 +562,7 @@ impl Store {
             other => other?,
         };
         if held.stat()?.is_some() {
-            let linked = match thing {
-                Thing::Job(job) => self.linked_by(root, *job),
-                Thing::Part(_) | Thing::Copy(..) => Vec::new(),
-            };
-            let linked: Vec<_> = linked.iter().map(|h| replica(h, h.name())).collect();
-            change_links(&linked, || self.discard(&held))?;
+            self.discard(&held)?;
         }
         if let Some(part) = thing.part() {
             self.prune(root, part);
@@ -653,18 +642,12 @@ impl Store {
 
     /// Gives a whole folder its name, durably, and before that what lies in it.
     fn publish_as(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
-        // Without a fingerprint, it is read again before it is used.
-        let _ = replica(held, whole).publish();
+        // Without the mark, it is read again before it is used.
+        let _ = tarn_local::untouched::mark(&held.path_of(&[whole, b"/tree"].concat()));
         held.sync_inside(whole)?;
         held.rename(whole, held, false)?;
         held.sync()
     }
-}
-
-/// A part in a folder beside `held`'s.
-fn replica(held: &Held, name: &[u8]) -> Replica {
-    let inside = |what: &str| held.path_of(&[name, b"/", what.as_bytes()].concat());
-    Replica::new(inside("tree"), inside("fingerprint"), held.path_of(b"."))
 }
 
 /// Parts that are here, with what they hold.
@@ -677,11 +660,6 @@ impl Roots {
             .iter()
             .map(|(held, m)| (tree(held), m.clone()))
             .collect()
-    }
-
-    fn replicas(&self) -> Vec<Replica> {
-        let all = self.0.iter();
-        all.map(|(held, _)| replica(held, held.name())).collect()
     }
 
     fn held(&self) -> Vec<&Held> {

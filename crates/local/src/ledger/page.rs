@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use tarn_base::layout::{ERASE, TierDir};
+use tarn_base::layout::ERASE;
 
 /// Names of claims of what a tier has lent begin so: they are names of its folders.
 const LENT_HERE: &str = "lent/";
@@ -206,12 +206,11 @@ pub fn vacate(root: &Path, workspace: &str, freed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a workspace's own folders as far as nothing is in them: `<node>/{parts,incoming,work,fingerprints}` and `at`.
+/// Removes a workspace's own folders as far as nothing is in them: `<node>/{parts,incoming,work}` and `at`.
 /// Never what lies below those: an empty folder there is data. Links are not followed.
 fn remove_skeleton(workspace: &Path) {
     stage::remove(workspace);
     for group in folders_in(workspace) {
-        forget_fingerprints(&TierDir(group.clone()));
         for folder in folders_in(&group).iter().chain([&group]) {
             // It fails where something is left in it, and then the folder is needed.
             let _ = std::fs::remove_dir(folder);
@@ -223,17 +222,6 @@ fn remove_skeleton(workspace: &Path) {
         let _ = std::fs::remove_file(mark);
     }
     let _ = std::fs::remove_dir(workspace);
-}
-
-/// Fingerprints of replicas that are gone go.
-fn forget_fingerprints(dir: &TierDir) {
-    let all = std::fs::read_dir(dir.fingerprints());
-    for fingerprint in all.into_iter().flatten().flatten() {
-        let replica = dir.parts().join(fingerprint.file_name());
-        if replica.symlink_metadata().is_err() {
-            let _ = std::fs::remove_file(fingerprint.path());
-        }
-    }
 }
 
 fn folders_in(folder: &Path) -> Vec<PathBuf> {

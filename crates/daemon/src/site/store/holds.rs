@@ -1,10 +1,10 @@
 //! What there is in a user's part of a store, and what is left of half-done work.
 
-use super::{HIDDEN, MADE, Store, replica};
+use super::{HIDDEN, MADE, Store};
 use crate::work::{Held as Opened, told};
 use std::path::{Path, PathBuf};
 use tarn_base::manifest::Manifest;
-use tarn_local::looks_like;
+use tarn_local::{looks_like, untouched};
 use tarn_ports::{Control, Mover};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked, is_name};
@@ -59,7 +59,7 @@ impl Store {
         })
     }
 
-    /// A part whose tree does not look as it was published (names, kinds, modes, sizes, times), or whose fingerprint is another, is read
+    /// A part whose tree does not look as it was published (names, kinds, modes, sizes, times), or that has got other entries since, is read
     /// again before a job uses it.
     pub(super) fn check_if_changed(
         &self,
@@ -69,12 +69,13 @@ impl Store {
     ) -> Result<(), Refusal> {
         let tree = held.path_of(&[held.name(), b"/tree"].concat());
         let listed = self.mover.list(&tree, control);
-        let replica = replica(held, held.name());
-        if listed.is_ok_and(|listed| looks_like(&listed, manifest)) && replica.is_untouched() {
+        // Views of jobs link to its files.
+        let is_as_marked = || untouched::is_untouched(&tree, untouched::Changes::Entries);
+        if listed.is_ok_and(|listed| looks_like(&listed, manifest)) && is_as_marked() {
             return Ok(());
         }
         let mut same = Ok(());
-        replica.read(|| {
+        untouched::read_and_mark(&tree, || {
             same = self.mover.verify(&tree, manifest, control);
             same.is_ok()
         });
@@ -180,7 +181,7 @@ impl Store {
     }
 
     /// The names in a folder of a store that are not hidden; none if there is no such folder.
-    pub(super) fn names(&self, root: &Path, folder: &Path) -> Result<Vec<String>, Refusal> {
+    fn names(&self, root: &Path, folder: &Path) -> Result<Vec<String>, Refusal> {
         let held = match self.held(root, &folder.join("."), false) {
             Err(why) if why.code == Code::NotFound => return Ok(Vec::new()),
             other => other?,

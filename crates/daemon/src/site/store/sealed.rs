@@ -26,8 +26,6 @@ pub(super) enum Which {
     Written,
     /// What it reads.
     Read,
-    /// Lists of the parts that it reads.
-    Linked,
     /// Its partitions.
     Lent,
 }
@@ -37,7 +35,6 @@ impl Which {
         match self {
             Self::Written => "w",
             Self::Read => "v",
-            Self::Linked => "l",
             Self::Lent => "p",
         }
     }
