@@ -64,11 +64,19 @@ again() {
     done
 }
 
+# end_all VARIABLE: kills every process that has this in its environment.
+end_all() {
+    local process
+    for process in /proc/[0-9]*; do
+        ! grep -qsFxz "$1" "$process/environ" || kill -KILL "${process#/proc/}"
+    done
+}
+
 # lane NAME LIST...: runs the test programs in these files one after the other, as cargo does: how (a niceness, or the suite that it is run
 # on), its package's folder, the program, and of some which of its tests. All that a program says is shown when it fails, and once more at
 # the very end; else its count.
 lane() {
-    local how folder program filter on command status=0 name=$1
+    local how folder program filter on command began status=0 name=$1
     shift
     while IFS=$'\t' read -r how folder program filter < <(next_of "$@"); do
         case $how in
@@ -76,14 +84,17 @@ lane() {
             *) on=" on $how" command=(scripts/suite.sh "$how" run) ;;
         esac
         echo "     Running $program $filter$on" > "$work/$name.one"
+        began=$SECONDS
+        # In the foreground: an interrupt reaches it.
         # shellcheck disable=SC2016,SC2086  # expanded inside; filters are words
-        if timeout -k 30 "${program_minutes}m" "${command[@]}" sh -c 'cd "$0" && CARGO_MANIFEST_DIR=$0 exec "$@"' "$folder" "$program" \
-            --show-output $filter < /dev/null >> "$work/$name.one" 2>&1 && { [ -z "$on" ] || grep -q '^test result: ok. [1-9]' "$work/$name.one"; }; then
+        if TARN_TEST_LANE=$work/$name timeout --foreground -k 30 "${program_minutes}m" "${command[@]}" \
+            sh -c 'cd "$0" && CARGO_MANIFEST_DIR=$0 exec "$@"' "$folder" "$program" --show-output $filter < /dev/null >> "$work/$name.one" 2>&1 && { [ -z "$on" ] || grep -q '^test result: ok. [1-9]' "$work/$name.one"; }; then
             echo "${program##*/}$on: $(grep '^test result:' "$work/$name.one")"
         else
-            case $? in
-                124 | 137) echo "ended after $program_minutes minutes: the test hangs that has begun and not ended" >> "$work/$name.one" ;;
-            esac
+            if [ $((SECONDS - began)) -ge $((program_minutes * 60)) ]; then
+                echo "ended after $program_minutes minutes: the test hangs that has begun and not ended" >> "$work/$name.one"
+                end_all "TARN_TEST_LANE=$work/$name"
+            fi
             status=1
             cat "$work/$name.one"
             { echo && echo "     Running $program $filter$on" && sed -n '/^failures:$/,$p' "$work/$name.one" && tail -n 5 "$work/$name.one"; } >> "$work/failed"
@@ -115,7 +126,7 @@ cargo_tests() {
     awk '!seen[$0]++' "$work/all-clusters" > "$work/clusters"
     grep -v "^$PWD/tests"$'\t' "$work/programs" | sed 's/^/5\t/' > "$work/others"
     [ -s "$work/clusters" ] && [ -s "$work/others" ] || return 1
-    export -f again lane next_of
+    export -f again end_all lane next_of
     export work
     # By xargs, as what bash itself starts beside others takes no interrupt.
     printf '%s\n' "one clusters others" "two clusters others" "three others clusters" | xargs -P 3 -I % bash -c 'lane %' || status=1

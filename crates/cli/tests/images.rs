@@ -478,16 +478,23 @@ fn a_kill_while_an_image_is_taken_leaves_the_one_before() {
 /// Kills CRIU while it takes an image.
 fn kill_criu(child: &Child) {
     let tarn = Pid::from_child(child);
-    let criu = || {
-        let below = tarn_sys::process::descendants(tarn).unwrap_or_default();
-        below.into_iter().find(|pid| {
+    let criu = || -> Vec<Pid> {
+        let mut below = tarn_sys::process::descendants(tarn).unwrap_or_default();
+        below.retain(|pid| {
             let words = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero()));
             words.is_ok_and(|w| String::from_utf8_lossy(&w).contains("\0dump\0"))
-        })
+        });
+        below
     };
-    // Stopped before that: what is ending already takes a signal without a trace.
-    until("CRIU", || criu().is_some_and(stop));
-    kill_process(criu().expect("CRIU, stopped"), Signal::KILL).expect("CRIU is killed");
+    // Stopped before that: what is ending already takes a signal without a trace. All of it: without one of the children by which it
+    // finds out what the kernel can do, it goes on.
+    until("CRIU", || {
+        let stopped = criu().into_iter().filter(|pid| stop(*pid)).count();
+        stopped > 0 && stopped == criu().len()
+    });
+    for pid in criu() {
+        kill_process(pid, Signal::KILL).expect("CRIU is killed");
+    }
 }
 
 /// Stops a process: false if it has ended before.

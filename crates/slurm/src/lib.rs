@@ -15,7 +15,7 @@ pub use allocation::{Allocation, is_of_step};
 pub use excluded::{exclude, excluding};
 pub use nodes::{Launch, Nodes};
 pub use power::{drawn, energy_plugin, idle, put_to_sleep};
-pub use preferred::{held, prefer, prefer_again, started};
+pub use preferred::{Preference, controller_start_time, held, prefer, restore_preference};
 pub use shown::show_on;
 
 use std::time::Duration;

@@ -5,11 +5,11 @@ use crate::command::{SOON, answer, hostnames};
 use std::collections::BTreeSet;
 
 /// Has a job that waits prefer these nodes, and beside them as many others of its partition as it needs nodes: Slurm 24.11 never starts a
-/// job that prefers fewer. Needs Slurm's own rights.
+/// job that prefers fewer. False if it prefers none: it waits no longer, or too few nodes answer. Needs Slurm's own rights.
 ///
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
-pub fn prefer(job: u32, wished: &[String]) -> Result<(), SlurmError> {
+pub fn prefer(job: u32, wished: &[String]) -> Result<bool, SlurmError> {
     let id = job.to_string();
     let said = answer(
         "squeue",
@@ -17,7 +17,7 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<(), SlurmError> {
         SOON,
     )?;
     let Some(fields) = said.lines().next() else {
-        return Ok(());
+        return Ok(false);
     };
     let fields: Vec<&str> = fields.trim().splitn(3, '|').collect();
     let [wants, partition, excluded] = fields[..] else {
@@ -39,7 +39,7 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<(), SlurmError> {
     let wants = wants.split('-').next().and_then(|n| n.parse().ok());
     let chosen = chosen(&said, wants.unwrap_or(1), wished, &excluded);
     if chosen.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     for node in &chosen {
         name_feature(node)?;
@@ -50,8 +50,8 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<(), SlurmError> {
         "scontrol",
         &["update", &format!("jobid={job}"), &prefer],
         SOON,
-    )
-    .map(drop)
+    )?;
+    Ok(true)
 }
 
 /// A node of `sinfo`.
@@ -135,7 +135,7 @@ pub fn held() -> Result<BTreeSet<u32>, SlurmError> {
 ///
 /// # Errors
 /// When Slurm cannot be asked, or does not say it.
-pub fn started() -> Result<String, SlurmError> {
+pub fn controller_start_time() -> Result<String, SlurmError> {
     let said = answer("scontrol", &["show", "config"], SOON)?;
     let started = said
         .lines()
@@ -147,31 +147,46 @@ pub fn started() -> Result<String, SlurmError> {
     })
 }
 
-/// Gives the nodes that a waiting job prefers their features again, and has Slurm look at it again, if it holds the job. False if it prefers
-/// no nodes by their names: if it is held, then for another reason.
+/// What a job has of the nodes that it prefers by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preference {
+    /// It prefers none, or waits no longer.
+    None,
+    /// The nodes have their features again.
+    Restored,
+    /// Too few of them answer Slurm yet.
+    NotYet,
+}
+
+/// Gives the nodes that a waiting job prefers their features again, and releases the job if Slurm holds it.
 ///
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
-pub fn prefer_again(job: u32, is_held: bool) -> Result<bool, SlurmError> {
+pub fn restore_preference(job: u32, is_held: bool) -> Result<Preference, SlurmError> {
     let said = answer("scontrol", &["-o", "show", "job", &job.to_string()], SOON)?;
-    let preferred = said
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("Prefer="));
-    let wished: Vec<String> = preferred
-        .unwrap_or_default()
-        .split('|')
-        .map(str::to_owned)
-        .collect();
+    let value = |key| {
+        let mut words = said.split_whitespace();
+        words.find_map(|word| word.strip_prefix(key))
+    };
+    let wished: Vec<String> = match value("Prefer=") {
+        Some(names) => names.split('|').map(str::to_owned).collect(),
+        None => return Ok(Preference::None),
+    };
+    if value("JobState=") != Some("PENDING") {
+        return Ok(Preference::None);
+    }
     let known = answer("sinfo", &["-h", "-N", "-o", "%N"], SOON)?;
     let known: BTreeSet<&str> = known.split_whitespace().collect();
     if !wished.iter().all(|name| known.contains(&name[..])) {
-        return Ok(false);
+        return Ok(Preference::None);
     }
-    prefer(job, &wished)?;
+    if !prefer(job, &wished)? {
+        return Ok(Preference::NotYet);
+    }
     if is_held {
         answer("scontrol", &["release", &job.to_string()], SOON)?;
     }
-    Ok(true)
+    Ok(Preference::Restored)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tarn_base::units::Bytes;
 use tarn_proto::site::{Excluded, Job, NodeInfo, StoreInfo};
-use tarn_slurm::{exclude, excluding, idle, put_to_sleep, show_on};
+use tarn_slurm::{Preference, SlurmError, exclude, excluding, idle, put_to_sleep, show_on};
 
 /// Between two looks at what is to be told.
 const EVERY: Duration = Duration::from_secs(5);
@@ -22,6 +22,8 @@ const MAX_EXCLUSIONS: usize = 64;
 /// Between two looks at which jobs Slurm holds, and at the same job.
 const HELD: Duration = Duration::from_secs(30);
 const HELD_AGAIN: Duration = Duration::from_secs(3600);
+/// For what is restored at a time: exclusions wait for it.
+const RESTORING: Duration = Duration::from_secs(2);
 
 /// Between two questions what nodes draw.
 const DRAWN: Duration = Duration::from_secs(30);
@@ -194,68 +196,77 @@ fn put_all_to_sleep(news: &Receiver<Vec<String>>, sleep: Sleep) {
     }
 }
 
-/// Looks now and then for own jobs of which Slurm has forgotten the features by which they prefer nodes: it holds some of them, and never
-/// begins others, after it has started again.
+/// Restores the features by which own jobs prefer nodes, where Slurm has forgotten them: it holds such jobs, or never starts them.
 #[derive(Default)]
-struct Forgotten {
+struct Preferences {
     looked: Option<Instant>,
-    /// When a held job was last seen to.
-    seen_to: BTreeMap<Job, Instant>,
-    /// When Slurm's controller has started, and who waited then and has not been seen to since.
+    /// When a held job was last released.
+    released: BTreeMap<Job, Instant>,
+    /// When Slurm's controller has started, and the jobs that waited then and are still to be looked at.
     started: String,
-    waited: BTreeSet<Job>,
+    unchecked: BTreeSet<Job>,
+    /// At which a look has ended with an error: they come last, so that no job keeps others waiting.
+    refused: BTreeSet<Job>,
 }
 
-impl Forgotten {
-    fn look(&mut self, own: &BTreeSet<Job>) {
+impl Preferences {
+    /// Takes [`RESTORING`] at most, or one answer of Slurm: what is left comes the next time.
+    fn restore(&mut self, own: &BTreeSet<Job>) {
+        let now = Instant::now();
         if self.looked.is_some_and(|then| then.elapsed() < HELD) {
             return;
         }
-        self.looked = Some(Instant::now());
-        self.seen_to.retain(|_, then| then.elapsed() < HELD_AGAIN);
-        // What cannot be asked now is asked the next time.
-        if let Ok(started) = tarn_slurm::started()
-            && started != self.started
-        {
-            self.started = started;
-            self.waited = own.clone();
-        }
-        let held = tarn_slurm::held().unwrap_or_default();
-        for job in held.intersection(own) {
-            if !self.seen_to.contains_key(job) {
-                self.seen_to.insert(*job, Instant::now());
-                self.waited.remove(job);
-                see_to(*job, true);
-            }
-        }
-        for _ in 0..MAX_EXCLUSIONS {
-            let Some(job) = self.waited.pop_first() else {
-                break;
-            };
-            if own.contains(&job) {
-                see_to(job, false);
-            }
+        self.looked = Some(now);
+        self.released.retain(|_, then| then.elapsed() < HELD_AGAIN);
+        self.unchecked.retain(|job| own.contains(job));
+        self.refused.retain(|job| own.contains(job));
+        if let Err(e) = self.restore_until(own, now + RESTORING) {
+            tracing::warn!("whether Slurm knows the nodes that jobs prefer is not known: {e}");
         }
     }
-}
 
-/// Gives the nodes that a job prefers their features again.
-fn see_to(job: Job, is_held: bool) {
-    match (tarn_slurm::prefer_again(job, is_held), is_held) {
-        (Ok(true), true) => tracing::info!(
-            "job {job} was held: Slurm had forgotten the features of the nodes that it prefers; they are there again"
-        ),
-        (Ok(_), _) => {}
-        (Err(e), true) => tracing::warn!(
-            "job {job} is held, as no node has the features that it prefers, and they cannot be given back: {e}"
-        ),
-        // It may have begun, or ended.
-        (Err(e), false) => tracing::debug!("job {job}: {e}"),
+    fn restore_until(&mut self, own: &BTreeSet<Job>, end: Instant) -> Result<(), SlurmError> {
+        let started = tarn_slurm::controller_start_time()?;
+        if started != self.started {
+            self.started = started;
+            self.unchecked.clone_from(own);
+        }
+        let held = tarn_slurm::held()?;
+        let to_release = held
+            .intersection(own)
+            .filter(|job| !self.released.contains_key(job));
+        let mut jobs: Vec<(Job, bool)> = to_release
+            .map(|job| (*job, true))
+            .chain(self.unchecked.difference(&held).map(|job| (*job, false)))
+            .collect();
+        jobs.sort_by_key(|(job, _)| self.refused.contains(job));
+        for (job, is_held) in jobs {
+            if Instant::now() >= end {
+                break;
+            }
+            let preference = tarn_slurm::restore_preference(job, is_held).inspect_err(|_| {
+                self.refused.insert(job);
+            })?;
+            self.refused.remove(&job);
+            if preference == Preference::NotYet {
+                continue;
+            }
+            self.unchecked.remove(&job);
+            if is_held {
+                self.released.insert(job, Instant::now());
+            }
+            if is_held && preference == Preference::Restored {
+                tracing::info!(
+                    "job {job} was held: Slurm had forgotten the features of the nodes that it prefers; they are there again"
+                );
+            }
+        }
+        Ok(())
     }
 }
 
 fn exclude_all(news: &Receiver<Vec<Waiting>>) {
-    let mut forgotten = Forgotten::default();
+    let mut preferences = Preferences::default();
     let mut told: BTreeMap<Job, Excluded> = BTreeMap::new();
     // Of an earlier controller, or of when jobs were taken in.
     let mut unknown = excluding().unwrap_or_default();
@@ -266,7 +277,7 @@ fn exclude_all(news: &Receiver<Vec<Waiting>>) {
     for mut jobs in news {
         refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
         jobs.sort_by_key(|(job, ..)| refused.contains(job));
-        forgotten.look(&jobs.iter().map(|(job, ..)| *job).collect());
+        preferences.restore(&jobs.iter().map(|(job, ..)| *job).collect());
         if began.elapsed() >= LOOK_AGAIN {
             began = Instant::now();
             unknown = excluding().unwrap_or_default();
