@@ -66,7 +66,7 @@ pub struct Summary {
     /// Steps that did not run because of a failure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
-    /// Datasets with `on_failure = "drain"` of which nothing was copied out when the run ended early.
+    /// Datasets with `on_failure = "drain"` that were not copied out completely when the run ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_rescued: Vec<NotRescued>,
     /// What its attempts drew.
