@@ -69,7 +69,7 @@ pub(super) fn check_sources_for_resume(
                     ),
                 ));
             }
-            stale.source(id, what);
+            stale.add_source(id, what);
         }
     }
     Ok(())

@@ -177,7 +177,7 @@ impl Files {
                     ),
                 ));
             }
-            stale.script(id, what);
+            stale.add_script(id, what);
         }
         Ok(())
     }

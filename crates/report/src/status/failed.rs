@@ -1,4 +1,4 @@
-//! What of a run has failed.
+//! The failures of a run.
 
 use super::FailedNow;
 use crate::names::Names;
@@ -8,7 +8,7 @@ use tarn_base::history::{AttemptEnd, InstanceHistory, InstanceState};
 use tarn_base::reason::Reason;
 
 /// The instances that have failed, and the steps and datasets that were given up since the run began or was resumed.
-pub(super) fn failures(trace: &Trace, names: &Names<'_>) -> Vec<FailedNow> {
+pub(super) fn list_failures(trace: &Trace, names: &Names<'_>) -> Vec<FailedNow> {
     let history = &trace.history;
     let since = history.resumptions.last().copied().unwrap_or(0);
     let given_up = |about: &Subject| {
