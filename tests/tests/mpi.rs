@@ -171,7 +171,20 @@ fn ranks_of_mpich_are_where_their_data_is() {
         assert_placed(|name| desk.read(name), launch);
     }
     one_node(&desk, "mpiexec.mpich -n 4 ranks");
+    without_pmi(&desk);
     outside(&desk);
+}
+
+/// Tasks whose connection for PMI was closed on the way: no rank becomes rank 0 of 1, and what needs none runs.
+fn without_pmi(desk: &Desk<'_>) {
+    let closed = |command: &str| {
+        let then = format!("bash -c 'exec {{PMI_FD}}<&-; exec tarn enter {command}'");
+        srun("pmi2").replace("tarn enter ranks", &then)
+    };
+    let (mpi, other) = (closed("ranks"), closed("true"));
+    let launch = format!("{other} && ! {mpi} && mpiexec.mpich ranks");
+    run(desk, "-N2 -n16", RANKS, &launch);
+    assert_placed(|name| desk.read(name), &launch);
 }
 
 /// In an allocation of two nodes, a step of one has its ranks there.

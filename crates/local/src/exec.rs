@@ -6,13 +6,13 @@
 
 use crate::env::{EXEC_DIRS, own_paths};
 use crate::exec_listener::{is_own_user, socket_path};
-use crate::protocol::{Answer, Channel, End, Request};
+use crate::protocol::{Answer, Channel, End, Request, line_of};
 use crate::store::warn;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,18 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         let left = left.map_err(|e| {
             io::Error::new(e.kind(), format!("the open files cannot be listed: {e}"))
         })?;
-        check_left(&left, std::env::var_os(PMI_FD).as_deref())?;
+        let closed = closed_pmi(&left, std::env::var_os(PMI_FD).as_deref())?;
+        let files = left.into_iter().map(|n| Ok((n, tarn_sys::handed::inherited_fd(n)?)));
+        let mut files = files.collect::<io::Result<Vec<_>>>()?;
+        if let Some(number) = closed {
+            warn(&format!(
+                "enter: {PMI_FD} is `{number}`, but descriptor {number} is not open: what started `tarn enter` has closed it. An MPI \
+                 program will fail in MPI_Init here: have srun start `tarn enter` itself, or leave the descriptor open"
+            ));
+            // It can be neither written nor has anything to read. Without PMI_FD, MPICH would be rank 0 of 1 in each task; with a number
+            // that is free, it would write to the next file that the program opens.
+            files.push((number, File::open("/dev/null")?.into()));
+        }
         let hosts = exec.with_file_name("hosts");
         let mut env: BTreeMap<_, _> = std::env::vars_os().collect();
         for (name, path) in own_paths(&hosts, &exec) {
@@ -85,7 +96,7 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         let cwd = as_srun_was_called(&mut env)?;
         let env = env.into_iter().collect();
-        ask(&exec, OsStr::new(&node), (argv, cwd), env, left)
+        ask(&exec, OsStr::new(&node), (argv, cwd), env, files)
     });
     ended("enter", entered)
 }
@@ -93,28 +104,33 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// The variable by which a task finds its connection to the process manager, where that speaks PMI 1 or 2.
 const PMI_FD: &str = "PMI_FD";
 
-/// What is open beside the standard streams can be handed on, and the connection for PMI is among it.
-fn check_left(left: &[i32], pmi: Option<&OsStr>) -> io::Result<()> {
-    if left.len() + 3 > MAX_FDS {
-        return Err(io::Error::other(format!(
-            "{} files are open beside the standard streams, and at most {} can be handed on: close those that the command does not \
-             need before `tarn enter`",
-            left.len(),
-            MAX_FDS - 3
-        )));
-    }
-    let Some(pmi) = pmi else {
-        return Ok(());
+/// What is open beside the standard streams can be handed on. Gives the descriptor of the connection for PMI if it is not among that.
+fn closed_pmi(left: &[i32], pmi: Option<&OsStr>) -> io::Result<Option<i32>> {
+    let number = match pmi {
+        None => None,
+        Some(pmi) => Some(pmi_number(pmi)?),
     };
-    let number = pmi.to_str().and_then(|text| text.parse::<i32>().ok());
-    match number {
-        Some(number) if left.contains(&number) => Ok(()),
-        _ => Err(io::Error::other(format!(
-            "{PMI_FD} is `{}`, and no open file has that number: the connection that srun gave to this task was closed on the way. \
-             Have srun start `tarn enter` itself, or `exec` it; without PMI, unset {PMI_FD}",
-            pmi.to_string_lossy()
-        ))),
+    let closed = number.filter(|number| !left.contains(number));
+    let most = MAX_FDS - 3 - closed.iter().len();
+    if left.len() <= most {
+        return Ok(closed);
     }
+    Err(io::Error::other(format!(
+        "{} files are open beside the standard streams, and at most {most} can be handed on: close those that the command does not need \
+         before `tarn enter`",
+        left.len()
+    )))
+}
+
+fn pmi_number(pmi: &OsStr) -> io::Result<i32> {
+    let number = pmi.to_str().and_then(|text| text.parse().ok());
+    number.filter(|number| *number > 2).ok_or_else(|| {
+        io::Error::other(format!(
+            "{PMI_FD} is `{}`, which is not the number of a descriptor that srun gives to a task: have srun start `tarn enter` itself; \
+             without PMI, unset {PMI_FD}",
+            pmi.to_string_lossy()
+        ))
+    })
 }
 
 /// What makes tarn start a rank: with this it is in the lists of launchers.
@@ -237,7 +253,7 @@ fn ask(
     node: &OsStr,
     (argv, cwd): (Vec<OsString>, PathBuf),
     env: Vec<(OsString, OsString)>,
-    fds: Vec<i32>,
+    files: Vec<(i32, OwnedFd)>,
 ) -> io::Result<Answer> {
     let name = node
         .to_str()
@@ -248,6 +264,14 @@ fn ask(
                 node.to_string_lossy()
             ))
         })?;
+    let fds = files.iter().map(|(number, _)| *number).collect();
+    // Made before anything is sent: nobody waits for it.
+    let request = line_of(&Request {
+        argv,
+        env,
+        cwd,
+        fds,
+    })?;
     let held = File::open(folder)?;
     let socket = UnixStream::connect(socket_path(&held, name)).map_err(|e| {
         io::Error::new(
@@ -265,20 +289,11 @@ fn ask(
     }
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let mut all = vec![input.as_fd(), output.as_fd(), error.as_fd()];
-    let more = fds.iter().map(|n| tarn_sys::handed::inherited_fd(*n));
-    let more = more.collect::<io::Result<Vec<_>>>()?;
-    all.extend(more.iter().map(AsFd::as_fd));
+    all.extend(files.iter().map(|(_, fd)| fd.as_fd()));
     let sent = tarn_sys::fdpass::send(&socket, &all);
-    drop(more);
+    drop(files);
     let mut channel = Channel::new(socket);
-    let sent = sent.and_then(|()| {
-        channel.send(&Request {
-            argv,
-            env,
-            cwd,
-            fds,
-        })
-    });
+    let sent = sent.and_then(|()| channel.send_line(&request));
     let is_closed = |e: &io::Error| {
         let kind = e.kind();
         kind == io::ErrorKind::BrokenPipe || kind == io::ErrorKind::ConnectionReset
@@ -302,16 +317,21 @@ mod tests {
     #[test]
     fn the_connection_for_pmi_is_among_what_is_handed_on() {
         let check = |left: &[i32], pmi: Option<&str>| {
-            let checked = check_left(left, pmi.map(OsStr::new));
-            checked.map_err(|e| e.to_string())
+            let closed = closed_pmi(left, pmi.map(OsStr::new));
+            closed.map_err(|e| e.to_string())
         };
-        assert!(check(&[], None).is_ok() && check(&[4, 9], Some("9")).is_ok());
-        for pmi in ["7", "-1", "", "x", " 9", "99999999999999999999", "2"] {
+        assert_eq!(check(&[], None), Ok(None));
+        assert_eq!(check(&[4, 9], Some("9")), Ok(None));
+        assert_eq!(check(&[4, 9], Some("7")), Ok(Some(7)));
+        for pmi in ["-1", "", "x", " 9", "99999999999999999999", "2"] {
             let why = check(&[4, 9], Some(pmi)).unwrap_err();
-            assert!(why.contains(&format!("PMI_FD is `{pmi}`")) && why.contains("exec"));
+            assert!(why.contains(&format!("PMI_FD is `{pmi}`")) && why.contains("unset"));
         }
         let most: Vec<i32> = (3..MAX_FDS as i32).collect();
-        assert!(check(&most, None).is_ok());
+        assert_eq!(check(&most, Some("3")), Ok(None));
+        // The one that is closed takes a place.
+        let why = check(&most, Some("300")).unwrap_err();
+        assert!(why.contains("61 files") && why.contains("most 60"), "{why}");
         let many: Vec<i32> = (3..300).collect();
         let why = check(&many, Some("3")).unwrap_err();
         assert!(why.contains("297 files") && why.contains("close"), "{why}");

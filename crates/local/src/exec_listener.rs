@@ -1,24 +1,31 @@
 //! The socket of `tarn exec` and `tarn enter` on a node, until a request has arrived whole. No client is waited for: one that sends
 //! nothing, or half, costs the others nothing.
 
+mod pending;
+
+use crate::exec_budget::Budget;
 use crate::protocol::{Answer, Channel, Request};
-use rustix::process::{Resource, geteuid, getrlimit};
+use crate::runner::readable;
+use pending::{Pending, Read};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::process::geteuid;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tarn_sys::fdpass::{self, MAX_FDS};
+use tarn_sys::fdpass;
 
 /// How long a client may take to send its request.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections whose request has not arrived; more wait in the socket's queue.
-const MAX_PENDING: usize = 128;
-/// How long a connection keeps its place while others wait for one.
+/// How long a connection keeps what it holds while others wait for that.
 const KEEPS_PLACE: Duration = Duration::from_secs(1);
 /// How long nothing is accepted after the system has refused to: no descriptors or no memory were left.
 const BACK_OFF: Duration = Duration::from_millis(100);
+/// So often requests of new clients are read before others than this listener have their turn.
+const ROUNDS: usize = 8;
 /// Bytes of the reason of a refusal. It fits into the buffer of a socket: sending it never blocks.
 const MAX_REASON: usize = 4096;
 
@@ -36,18 +43,12 @@ pub(crate) fn is_own_user(socket: impl AsFd) -> bool {
 /// The socket and the clients whose request has not arrived.
 pub(crate) struct ExecListener {
     listener: UnixListener,
+    /// In the queues of the budget.
+    id: u64,
+    budget: Budget,
     /// Oldest first.
     pending: Vec<Pending>,
     paused_until: Option<Instant>,
-    /// Descriptors that pending requests may hold: others are needed to run what was asked for.
-    max_fds: usize,
-}
-
-struct Pending {
-    client: Channel,
-    /// What its first byte brought.
-    fds: Option<Vec<OwnedFd>>,
-    since: Instant,
 }
 
 /// A request that has arrived whole, of a process of this user. Its socket does not block.
@@ -61,27 +62,28 @@ pub(crate) struct Arrived {
 impl ExecListener {
     /// Listens at `name` in a folder.
     pub(crate) fn bind(folder: &File, name: &str) -> io::Result<Self> {
+        Self::bind_within(Budget::of_process(), folder, name)
+    }
+
+    fn bind_within(budget: Budget, folder: &File, name: &str) -> io::Result<Self> {
+        static LISTENERS: AtomicU64 = AtomicU64::new(0);
         let listener = UnixListener::bind(socket_path(folder, name))?;
         listener.set_nonblocking(true)?;
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let quarter = usize::try_from(limit / 4).unwrap_or(usize::MAX);
         Ok(Self {
             listener,
+            id: LISTENERS.fetch_add(1, Ordering::Relaxed),
+            budget,
             pending: Vec::new(),
             paused_until: None,
-            max_fds: quarter.max(MAX_FDS),
         })
     }
 
     /// What to poll for.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let (has_space, now) = (self.has_space(), Instant::now());
-        let accepts = !self.is_full(now) && !self.is_paused(now);
-        let pending = self
-            .pending
-            .iter()
-            .filter(move |p| has_space || p.fds.is_some());
+        let accepts = !self.is_paused() && self.budget.places.is_free_for(self.id, 1);
         let listener = accepts.then(|| self.listener.as_fd());
+        let pending = self.pending.iter();
+        let pending = pending.filter(|p| p.may_be_read(self.id, &self.budget));
         listener
             .into_iter()
             .chain(pending.map(|p| p.client.socket.as_fd()))
@@ -89,149 +91,133 @@ impl ExecListener {
 
     /// Until when [`take`](Self::take) is to be called though nothing can be read: a client that waits is dropped or accepted then.
     pub(crate) fn due(&self) -> Option<Duration> {
-        let is_waiting = !self.pending.is_empty() || self.paused_until.is_some();
+        let is_waiting = !self.pending.is_empty()
+            || self.paused_until.is_some()
+            || !self.budget.places.is_free_for(self.id, 1);
         is_waiting.then_some(BACK_OFF)
     }
 
-    /// Accepts clients, and gives the requests that have arrived since.
-    pub(crate) fn take(&mut self) -> Vec<Arrived> {
-        let mut arrived = self.advance();
-        self.accept();
-        arrived.extend(self.advance());
-        arrived
+    /// Accepts clients, and starts each request as soon as it has arrived: no descriptors are held meanwhile.
+    pub(crate) fn take(&mut self, mut start: impl FnMut(Arrived)) {
+        self.advance(&mut start);
+        for _ in 0..ROUNDS {
+            self.close_crowding();
+            if !self.accept() {
+                break;
+            }
+            self.advance(&mut start);
+        }
+        self.close_crowding();
     }
 
-    fn is_paused(&self, now: Instant) -> bool {
-        self.paused_until.is_some_and(|until| now < until)
+    fn is_paused(&self) -> bool {
+        self.paused_until
+            .is_some_and(|until| Instant::now() < until)
     }
 
-    /// No place is left, and none can be taken from anybody yet.
-    fn is_full(&self, now: Instant) -> bool {
-        let keeps = |p: &Pending| now.saturating_duration_since(p.since) < KEEPS_PLACE;
-        self.pending.len() >= MAX_PENDING && self.pending.first().is_some_and(keeps)
-    }
-
-    /// Whether the descriptors of one more request may be held.
-    fn has_space(&self) -> bool {
-        let held = self.pending.iter().filter_map(|p| p.fds.as_ref());
-        held.map(Vec::len).sum::<usize>() + MAX_FDS <= self.max_fds
-    }
-
-    fn accept(&mut self) {
-        let now = Instant::now();
-        if self.is_paused(now) {
-            return;
+    /// Whether there are new clients.
+    fn accept(&mut self) -> bool {
+        if self.is_paused() {
+            return false;
         }
         self.paused_until = None;
-        while !self.is_full(now) {
+        let mut is_any = false;
+        while readable(&self.listener).unwrap_or(false) {
+            let Some(place) = self.budget.places.reserve(self.id, 1) else {
+                break;
+            };
             match self.listener.accept() {
-                Ok((socket, _)) => self.admit(socket, now),
+                Ok((socket, _)) => {
+                    let client = admit(socket).map(|client| Pending::new(client, place));
+                    is_any |= client.is_some();
+                    self.pending.extend(client);
+                }
                 Err(e) => match e.kind() {
-                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::WouldBlock => break,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     // Those that are there go on.
-                    _ => return self.paused_until = Some(now + BACK_OFF),
+                    _ => {
+                        self.paused_until = Some(Instant::now() + BACK_OFF);
+                        break;
+                    }
                 },
             }
         }
-    }
-
-    fn admit(&mut self, socket: UnixStream, now: Instant) {
-        let is_own = is_own_user(&socket);
-        let unblocked = socket.set_nonblocking(true);
-        let mut client = Channel::new(socket);
-        if unblocked.is_err() {
-            return;
-        }
-        if !is_own {
-            let own = geteuid().as_raw();
-            let why = format!("this step is user {own}'s, and runs commands for nobody else");
-            return refuse(&mut client, &why);
-        }
-        if self.pending.len() >= MAX_PENDING {
-            let mut oldest = self.pending.remove(0);
-            refuse(&mut oldest.client, CROWDED);
-        }
-        self.pending.push(Pending {
-            client,
-            fds: None,
-            since: now,
-        });
+        is_any
     }
 
     /// Reads what has come.
-    fn advance(&mut self) -> Vec<Arrived> {
-        let mut arrived = Vec::new();
-        let mut has_space = self.has_space();
+    fn advance(&mut self, start: &mut impl FnMut(Arrived)) {
         for mut pending in std::mem::take(&mut self.pending) {
-            match pending.read(has_space) {
-                Ok(Some(request)) => arrived.push(Arrived {
-                    client: pending.client,
-                    request,
-                    fds: pending.fds.unwrap_or_default(),
-                }),
-                Ok(None) => {
-                    self.pending.push(pending);
-                    has_space = self.has_space();
+            match pending.read(self.id, &self.budget) {
+                Ok(Read::Whole(request)) => {
+                    // What it holds counts until the request is the caller's.
+                    let (client, fds, _held) = pending.into_parts();
+                    start(Arrived {
+                        client,
+                        request,
+                        fds,
+                    });
                 }
+                Ok(Read::Partly) => self.pending.push(pending),
                 Err(e) => refuse(&mut pending.client, &e.to_string()),
             }
         }
-        // Whoever cannot be heard for want of descriptors does not wait for who holds them.
-        let now = Instant::now();
-        let is_old = |p: &Pending| now.saturating_duration_since(p.since) >= KEEPS_PLACE;
-        let is_unheard = |p: &Pending| {
-            p.fds.is_none() && crate::runner::readable(&p.client.socket).unwrap_or(false)
-        };
-        if !self.has_space()
-            && self.pending.iter().any(is_unheard)
-            && let Some(at) = self
-                .pending
-                .iter()
-                .position(|p| p.fds.is_some() && is_old(p))
-        {
-            let mut oldest = self.pending.remove(at);
-            refuse(&mut oldest.client, CROWDED);
+    }
+
+    /// Whoever cannot be served for want of something does not wait for who holds that.
+    fn close_crowding(&mut self) {
+        let Budget { places, fds, bytes } = &self.budget;
+        for pool in [places, fds, bytes] {
+            let is_old = |p: &Pending| p.holds(pool) && p.stands_still() >= KEEPS_PLACE;
+            if pool.is_wanted()
+                && let Some(at) = self.pending.iter().position(is_old)
+            {
+                let mut oldest = self.pending.remove(at);
+                refuse(&mut oldest.client, CROWDED);
+            }
         }
-        arrived
     }
 }
 
-const CROWDED: &str = "the request did not arrive whole, and others waited";
+const CROWDED: &str = "the request was incomplete for 1 s while other commands waited; try again";
 
-impl Pending {
-    /// The request, once it is whole.
-    fn read(&mut self, has_space: bool) -> io::Result<Option<Request>> {
-        let read = match &self.fds {
-            None if !has_space => Ok(None),
-            None => self.read_fds(),
-            Some(_) => self.read_request(),
-        };
-        match read {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            other => other,
-        }
-        .and_then(|request| match request {
-            None if self.since.elapsed() >= REQUEST_TIMEOUT => {
-                let limit = REQUEST_TIMEOUT.as_secs();
-                let why = format!("the request did not arrive within {limit} s");
-                Err(io::Error::new(io::ErrorKind::TimedOut, why))
-            }
-            request => Ok(request),
-        })
+/// A client of this user, whose socket does not block.
+fn admit(socket: UnixStream) -> Option<Channel> {
+    let is_own = is_own_user(&socket);
+    let unblocked = socket.set_nonblocking(true);
+    let mut client = Channel::new(socket);
+    if unblocked.is_err() {
+        return None;
     }
+    if !is_own {
+        let own = geteuid().as_raw();
+        let why = format!("this step is user {own}'s, and runs commands for nobody else");
+        refuse(&mut client, &why);
+        return None;
+    }
+    Some(client)
+}
 
-    fn read_fds(&mut self) -> io::Result<Option<Request>> {
-        self.fds = Some(fdpass::receive(&self.client.socket)?);
-        self.read_request()
+/// An open folder leads to what lies outside of the step's view, as a mount point on which nothing is mounted there.
+pub(crate) fn keeps_to_the_view(number: i32, fd: &OwnedFd) -> io::Result<()> {
+    let is_folder = FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory;
+    if !is_folder && !fcntl_getfl(fd)?.contains(OFlags::PATH) {
+        return Ok(());
     }
-
-    fn read_request(&mut self) -> io::Result<Option<Request>> {
-        match self.client.receive() {
-            Ok(None) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-            other => other,
-        }
-    }
+    let (what, remedy) = match number {
+        0 => ("standard input", "Redirect it: `</dev/null`".to_owned()),
+        1 => ("standard output", "Redirect it: `>/dev/null`".to_owned()),
+        2 => ("standard error", "Redirect it: `2>/dev/null`".to_owned()),
+        _ => ("", format!("Close it: `tarn enter COMMAND {number}<&-`")),
+    };
+    let what = match what {
+        "" => format!("descriptor {number}"),
+        stream => stream.to_owned(),
+    };
+    Err(io::Error::other(format!(
+        "{what} is an open folder. Through it the command could reach files outside the step's view. {remedy}"
+    )))
 }
 
 /// Tells a client why nothing runs. It may be gone; there is nobody else to tell.

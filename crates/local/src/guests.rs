@@ -1,8 +1,7 @@
 //! The commands that `tarn exec` runs in a node's namespaces, served by the node's helper.
 
-use crate::exec_listener::{Arrived, ExecListener, refuse};
+use crate::exec_listener::{Arrived, ExecListener, keeps_to_the_view, refuse};
 use crate::protocol::{Answer, Channel, End, Request, Spec};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io;
@@ -63,10 +62,11 @@ impl Guests {
                 let _ = rustix::process::kill_process_group(guest.pid, Signal::TERM);
             }
         }
-        let arrived = self.listener.as_mut().map(ExecListener::take);
-        for arrived in arrived.unwrap_or_default() {
-            self.admit(arrived);
+        let mut listener = self.listener.take();
+        if let Some(listener) = &mut listener {
+            listener.take(|arrived| self.admit(arrived));
         }
+        self.listener = listener;
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Guests {
         if request.fds.len() != fds.len() {
             let named = request.fds.len() + 3;
             return Err(io::Error::other(format!(
-                "a request passes as many descriptors as it names: {came} came, {named} are named"
+                "the request names {named} descriptors, and {came} arrived"
             )));
         }
         let (program, arguments) = request
@@ -112,9 +112,10 @@ impl Guests {
             .ok_or_else(|| io::Error::other("there is no command"))?;
         let mut command = Command::new(program);
         let handed: Vec<_> = request.fds.iter().copied().zip(fds).collect();
-        handed
-            .iter()
-            .try_for_each(|(number, fd)| keeps_to_the_view(*number, fd))?;
+        let streams = [(0, &input), (1, &output), (2, &error)].into_iter();
+        streams
+            .chain(handed.iter().map(|(number, fd)| (*number, fd)))
+            .try_for_each(|(number, fd)| keeps_to_the_view(number, fd))?;
         let handed = tarn_sys::handed::hand_over(&mut command, handed)?;
         let child = command
             .args(arguments)
@@ -142,16 +143,4 @@ impl Guests {
             let _ = guest.client.send(&Answer::Ended(end));
         }
     }
-}
-
-/// An open folder leads to what lies outside of the step's view, as a mount point on which nothing is mounted there.
-fn keeps_to_the_view(number: i32, fd: &OwnedFd) -> io::Result<()> {
-    let is_folder = FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory;
-    if !is_folder && !fcntl_getfl(fd)?.contains(OFlags::PATH) {
-        return Ok(());
-    }
-    Err(io::Error::other(format!(
-        "descriptor {number} is an open folder, by which the command would reach what is outside of the step's view: close it \
-         (in a shell: `{number}<&-` behind the command)"
-    )))
 }

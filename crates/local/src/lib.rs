@@ -16,6 +16,7 @@ mod durable;
 mod env;
 mod envelope_queue;
 pub mod exec;
+mod exec_budget;
 mod exec_listener;
 mod far;
 mod guests;

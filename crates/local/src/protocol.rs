@@ -17,7 +17,7 @@ pub const HELPER_ARGUMENT: &str = "__step";
 
 /// Bytes of one message. The largest is a request of `tarn exec`, which carries an environment (the kernel
 /// allows a process some 2 MiB of it; JSON may take four bytes for one).
-const MAX_MESSAGE: usize = 16 << 20;
+pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 
 /// How a step is kept apart from everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,6 +186,13 @@ pub(crate) enum Answer {
     Refused(String),
 }
 
+/// A message as it is sent.
+pub(crate) fn line_of(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
 /// A socket with what was read of the next message.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -193,6 +200,8 @@ pub(crate) struct Channel {
     pending: Vec<u8>,
     /// So many bytes of it are known to end no message.
     searched: usize,
+    /// So many bytes of it are read. Below [`MAX_MESSAGE`], more are as if they had not come.
+    limit: usize,
 }
 
 impl Channel {
@@ -201,13 +210,37 @@ impl Channel {
             socket,
             pending: Vec::new(),
             searched: 0,
+            limit: MAX_MESSAGE,
         }
     }
 
+    /// Reads no more than so many bytes of a message, and one piece, until [`raise_limit`](Self::raise_limit).
+    pub(crate) fn limited(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Bytes of the next message that have been read.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(crate) fn raise_limit(&mut self) {
+        self.limit = MAX_MESSAGE;
+    }
+
+    /// Whether no more of a message is read until the limit is raised.
+    pub(crate) fn is_at_limit(&self) -> bool {
+        self.limit < MAX_MESSAGE && self.pending.len() > self.limit
+    }
+
     pub(crate) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        self.socket.write_all(&line)
+        self.socket.write_all(&line_of(message)?)
+    }
+
+    /// A message whose [`line_of`] has been made.
+    pub(crate) fn send_line(&mut self, line: &[u8]) -> io::Result<()> {
+        self.socket.write_all(line)
     }
 
     /// The next message. Blocks until it is whole, if the socket does; what has come of it is kept after `WouldBlock`. `None` at the end.
@@ -238,6 +271,9 @@ impl Channel {
     }
 
     fn fill(&mut self) -> io::Result<bool> {
+        if self.is_at_limit() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let mut chunk = [0u8; 16384];
         let n = loop {
             match self.socket.read(&mut chunk) {

@@ -6,12 +6,14 @@
 mod stream;
 
 use crate::envelope_queue::{EnvelopeQueue, ExecBox, ExecPost};
-use crate::exec_listener::{Arrived, ExecListener, REQUEST_TIMEOUT, refuse, socket_path};
+use crate::exec_listener::{
+    Arrived, ExecListener, REQUEST_TIMEOUT, keeps_to_the_view, refuse, socket_path,
+};
 use crate::guests::MAX_GUESTS;
 use crate::member::node_name;
 use crate::message::{Exec, Line};
 use crate::prepare::work_folder;
-use crate::protocol::{Answer, Channel, Request};
+use crate::protocol::{Answer, Channel, Request, line_of};
 use crate::runner::readable;
 use crate::shared::Shared;
 use crate::store::warn;
@@ -195,6 +197,7 @@ impl<'a> Relay<'a> {
                 value.clone_from(own);
             }
         }
+        let request = line_of(&request)?;
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
         let (input, output, error) = (pipe()?, pipe()?, pipe()?);
         let socket = UnixStream::connect(socket_path(&File::open(folder)?, name))?;
@@ -202,7 +205,7 @@ impl<'a> Relay<'a> {
         let theirs = [input.0.as_fd(), output.1.as_fd(), error.1.as_fd()];
         tarn_sys::fdpass::send(&socket, &theirs)?;
         let mut channel = Channel::new(socket);
-        channel.send(&request)?;
+        channel.send_line(&request)?;
         Ok(Session {
             line: *line,
             leads: false,
@@ -216,12 +219,13 @@ impl<'a> Relay<'a> {
 
     /// Takes new requests.
     fn admit(&mut self) {
-        let Side::Leader { doors, opened } = &mut self.side else {
+        let Self { side, sessions, .. } = self;
+        let Side::Leader { doors, opened } = side else {
             return;
         };
         for (line, listener) in doors {
-            for mut arrived in listener.take() {
-                let there = self.sessions.values().filter(|s| s.line.at == line.at);
+            listener.take(|mut arrived| {
+                let there = sessions.values().filter(|s| s.line.at == line.at);
                 let full = there.count() >= MAX_GUESTS;
                 match streams(&mut arrived, full) {
                     Ok([input, output, error]) => {
@@ -237,11 +241,11 @@ impl<'a> Relay<'a> {
                             answer: None,
                             told: false,
                         };
-                        self.sessions.insert(id, session);
+                        sessions.insert(id, session);
                     }
                     Err(e) => refuse(&mut arrived.client, &e.to_string()),
                 }
-            }
+            });
         }
     }
 }
@@ -264,6 +268,9 @@ fn streams(arrived: &mut Arrived, full: bool) -> io::Result<[OwnedFd; 3]> {
         ));
     }
     let fds = std::mem::take(&mut arrived.fds);
+    (0..)
+        .zip(&fds)
+        .try_for_each(|(number, fd)| keeps_to_the_view(number, fd))?;
     <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| io::Error::other("a request passes three descriptors"))
 }

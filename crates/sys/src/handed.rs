@@ -16,7 +16,7 @@ pub struct HandedOver {
 /// What helps when a number is too large.
 const REMEDY: &str = "open it under a lower number, or raise the limit of open files (`ulimit -n`)";
 
-/// No number is that of a standard stream, beyond what a process may have, or there twice.
+/// No number is that of a standard stream, beyond what a process may have, or given twice.
 fn check_numbers(numbers: impl Iterator<Item = i32>) -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let mut seen = BTreeSet::new();
@@ -26,14 +26,14 @@ fn check_numbers(numbers: impl Iterator<Item = i32>) -> io::Result<()> {
             Ok(n) if n < 3 => {
                 return refused(format!("descriptor {number} is a standard stream"));
             }
-            Err(_) => return refused(format!("{number} is the number of no descriptor")),
+            Err(_) => return refused(format!("{number} is not a descriptor number")),
             Ok(n) if n >= limit => {
                 return refused(format!(
                     "descriptor {number} is beyond the {limit} that a process may have here; {REMEDY}"
                 ));
             }
             Ok(_) if !seen.insert(number) => {
-                return refused(format!("descriptor {number} is there twice"));
+                return refused(format!("descriptor {number} is given twice"));
             }
             Ok(_) => {}
         }

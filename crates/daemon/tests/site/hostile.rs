@@ -2,7 +2,7 @@
 
 use crate::munged::Daemon;
 use crate::node::*;
-use crate::quiet::{Late, Quiet, attempted};
+use crate::quiet::{Miss, Quiet, attempted};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, fchown, mkdirat, openat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -144,12 +144,12 @@ fn attack_a_worker_that_its_user_stops_holds_up_that_user_alone() {
     attempted(a_worker_that_its_user_stops_holds_up_that_user_alone);
 }
 
-fn a_worker_that_its_user_stops_holds_up_that_user_alone(daemon: &Daemon) -> Result<(), Late> {
+fn a_worker_that_its_user_stops_holds_up_that_user_alone(daemon: &Daemon) -> Result<(), Miss> {
     let mut node = Node::start("n1", daemon);
     let mut session = node.begin(daemon);
     publish_one(&node, &mut session, ALICE);
     publish_one(&node, &mut session, BOB);
-    let mut quiet = Quiet::beside(&mut session, daemon);
+    let mut quiet = Quiet::beside(&mut session, daemon)?;
     let stopped = worker_of(&node, ALICE);
     signal(stopped, Signal::STOP);
     // More than the socket between them holds.
@@ -183,11 +183,11 @@ fn attack_a_locked_folder_holds_up_nobody() {
     attempted(a_locked_folder_holds_up_nobody);
 }
 
-fn a_locked_folder_holds_up_nobody(daemon: &Daemon) -> Result<(), Late> {
+fn a_locked_folder_holds_up_nobody(daemon: &Daemon) -> Result<(), Miss> {
     let node = Node::start("n1", daemon);
     let mut session = node.begin(daemon);
     publish_one(&node, &mut session, ALICE);
-    let mut quiet = Quiet::beside(&mut session, daemon);
+    let mut quiet = Quiet::beside(&mut session, daemon)?;
     let _lock = Program::of(
         &node,
         ALICE,
@@ -220,12 +220,12 @@ fn attack_what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed() {
 
 fn what_a_user_puts_beside_a_part_is_neither_waited_for_nor_followed(
     daemon: &Daemon,
-) -> Result<(), Late> {
+) -> Result<(), Miss> {
     let mut node = Node::start("n1", daemon);
     let mut session = node.begin(daemon);
     publish_one(&node, &mut session, ALICE);
     publish_one(&node, &mut session, BOB);
-    let mut quiet = Quiet::beside(&mut session, daemon);
+    let mut quiet = Quiet::beside(&mut session, daemon)?;
     let beside = "store/u20001/d/w/x/1/0";
     for planted in [
         "mkfifo {}/file {}/source {}/key",
@@ -304,9 +304,9 @@ fn attack_silent_strangers_do_not_keep_the_controller_out() {
     attempted(silent_strangers_do_not_keep_the_controller_out);
 }
 
-fn silent_strangers_do_not_keep_the_controller_out(daemon: &Daemon) -> Result<(), Late> {
+fn silent_strangers_do_not_keep_the_controller_out(daemon: &Daemon) -> Result<(), Miss> {
     let node = Node::start("n1", daemon);
-    let mut quiet = Quiet::beside(&mut node.begin(daemon), daemon);
+    let mut quiet = Quiet::beside(&mut node.begin(daemon), daemon)?;
     let mut strangers = Vec::new();
     for _ in 0..400 {
         strangers.push(TcpStream::connect(("127.0.0.1", node.port)).unwrap());
@@ -333,10 +333,10 @@ fn attack_very_deep_folders_go_and_hold_up_nobody() {
     attempted(very_deep_folders_go_and_hold_up_nobody);
 }
 
-fn very_deep_folders_go_and_hold_up_nobody(daemon: &Daemon) -> Result<(), Late> {
+fn very_deep_folders_go_and_hold_up_nobody(daemon: &Daemon) -> Result<(), Miss> {
     let node = Node::start("n1", daemon);
     let mut session = node.begin(daemon);
-    let mut quiet = Quiet::beside(&mut session, daemon);
+    let mut quiet = Quiet::beside(&mut session, daemon)?;
     let in_memory = Work::Prepare {
         hashes: Vec::new(),
         store: String::new(),

@@ -3,8 +3,11 @@
 use crate::Test;
 use crate::bench::{Bench, Machine, committed, namespaces_allowed};
 use crate::multi::{two, with_helper};
-use std::fs::Permissions;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use std::fs::{File, Permissions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -36,6 +39,14 @@ pub(crate) const TESTS: &[Test] = &[
         "opened::attack_a_node_without_free_descriptors_loses_no_step",
         exhausted,
     ),
+    (
+        "opened::attack_many_requests_at_once_are_all_served",
+        many_at_once,
+    ),
+    (
+        "opened::attack_large_requests_take_turns_and_are_all_served",
+        large_requests,
+    ),
     ("opened::attack_another_user_has_nothing_run", another_user),
     (
         "opened::attack_what_is_sent_over_pmi_reaches_the_command_as_it_is",
@@ -49,7 +60,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// What the attackers' programs begin with. `answer` is what `tarn exec` would read.
 pub(crate) const CLIENT: &str = r#"
-import array, json, os, resource, socket, subprocess, sys, time
+import array, itertools, json, os, resource, signal, socket, subprocess, sys, time
 DOOR = os.environ['TARN_EXEC_DIR'] + '/n1'
 HELPER = os.environ['HELPER']
 def door():
@@ -118,7 +129,7 @@ took = sorted(works() for _ in range(5))
 assert took[2] < 10 * usual + 30, (took, usual)
 for s in quiet + half:
     said = answer(s)
-    assert 'did not arrive' in said, said
+    assert 'did not arrive within 5 s' in said or 'try again' in said, said
 # Many more than have a place, each with as many descriptors as a message has.
 crowd = []
 def another():
@@ -129,7 +140,8 @@ for _ in range(100):
     another()
 works()
 for s in crowd:
-    assert 'did not arrive' in answer(s)
+    said = answer(s)
+    assert 'did not arrive within 5 s' in said or 'try again' in said, said
 # Nothing of this was waited for by the step itself.
 os._exit(0)
 "#;
@@ -191,7 +203,7 @@ for number in [-1, -2**31, 0, 1, 2, 2**31 - 1, 2**20 * 1000]:
 for number in [2**31, -2**40, 1.5, 'x', None]:
     assert 'Refused' in ask(three + [null], request(fds=[number])), number
 said = ask(three + [null] * 3, request(fds=[8, 9, 8]))
-assert 'Refused' in said and 'descriptor 8 is there twice' in said, said
+assert 'Refused' in said and 'descriptor 8 is given twice' in said, said
 # Those of the helper itself are numbers as any other.
 for number in range(3, 30):
     said = ask(three + [null], request(['sh', '-c', f'test -e /proc/self/fd/{number}'], fds=[number]))
@@ -220,16 +232,35 @@ fn named_by_pmi() {
         r#"
 read, write = os.pipe()
 os.dup2(write, 57)
-for pmi in ['58', '-1', '', 'x', '99999999999999999999', '1', '57 ']:
+for pmi in ['-1', '', 'x', '99999999999999999999', '1', '57 ']:
     done = enter('echo', 'ran', pass_fds=(57,), PMI_FD=pmi)
     assert done.returncode == 255 and not done.stdout, done
     assert 'PMI_FD' in done.stderr and 'srun' in done.stderr, done
+# One that was closed on the way stays unusable: what needs PMI fails, all else runs.
+pmi = 'import os; assert os.read(58, 1) == b""; print(os.environ["PMI_FD"], os.environ["PMI_RANK"], flush=True); os.write(58, b"cmd=init")'
+done = enter('python3', '-c', pmi, pass_fds=(57,), PMI_FD='58', PMI_RANK='1')
+assert done.returncode == 1 and done.stdout == '58 1\n' and 'Bad file descriptor' in done.stderr, done
+assert 'PMI_FD is `58`, but descriptor 58 is not open' in done.stderr, done
+done = enter('echo', 'ran', PMI_FD='58')
+assert (done.returncode, done.stdout) == (0, 'ran\n') and 'MPI_Init' in done.stderr, done
 folder = os.open('/', os.O_RDONLY)
 path = os.open('/etc/passwd', os.O_PATH)
 for fd in (folder, path):
     done = enter('echo', 'ran', pass_fds=(fd,), PMI_FD=str(fd))
     assert done.returncode == 127 and not done.stdout, done
     assert f'{fd}<&-' in done.stderr, done
+# Standard streams lead out as well.
+for at, fd in itertools.product(range(3), (folder, path)):
+    files = three[:]
+    files[at] = fd
+    said = ask(files, request(['touch', '/tmp/ran']))
+    name = ['standard input', 'standard output', 'standard error'][at]
+    assert 'Refused' in said and f'{name} is an open folder' in said and '/dev/null' in said, said
+    streams = dict(stdin=null, stdout=subprocess.PIPE, stderr=subprocess.PIPE) | {['stdin', 'stdout', 'stderr'][at]: fd}
+    for how in (['enter'], ['exec', 'n1', '--']):
+        done = subprocess.run([HELPER, *how, 'touch', '/tmp/ran'], env=TASK, **streams)
+        assert done.returncode == 127, done
+assert not os.path.exists('/tmp/ran')
 many = [os.dup(write) for _ in range(300)]
 done = enter('echo', 'ran', pass_fds=many, PMI_FD=str(many[0]))
 assert done.returncode == 255 and not done.stdout, done
@@ -315,6 +346,88 @@ for least in (3, before + 6):
         s.close()
     until(lambda: subprocess.run([HELPER, 'exec', 'n1', '--', 'true'], stderr=subprocess.DEVNULL).returncode == 0)
     until(lambda: open_there() <= before)
+works()
+"#,
+    );
+}
+
+/// Whole requests with more descriptors than the helper may have wait while it does not run.
+fn many_at_once() {
+    let Some(bench) = bench(
+        r#"
+shown = os.environ['TARN_WORKFLOW_DIR'] + '/'
+works()
+usual = open_there()
+many = [os.dup(null) for _ in range(20)]
+open(shown + 'waits', 'w').close()
+until(lambda: os.path.exists(shown + 'stopped'))
+start = lambda: subprocess.Popen([HELPER, 'enter', 'true'], pass_fds=many, env=TASK, stderr=subprocess.PIPE)
+tasks = [start() for _ in range(100)]
+def has_connected(task):
+    try:
+        files = f'/proc/{task.pid}/fd/'
+        return any('socket:' in os.readlink(files + n) for n in os.listdir(files))
+    except FileNotFoundError:
+        return False
+until(lambda: all(has_connected(task) for task in tasks))
+time.sleep(2)
+open(shown + 'asked', 'w').close()
+for task in tasks:
+    said = task.communicate(timeout=120)[1].decode()
+    assert task.returncode == 0, said
+until(lambda: open_there() <= usual)
+"#,
+    ) else {
+        return;
+    };
+    let usual = getrlimit(Resource::Nofile);
+    let low = Rlimit {
+        current: Some(1024),
+        ..usual
+    };
+    setrlimit(Resource::Nofile, low).unwrap();
+    let mut world = bench.world();
+    world.begin(0, 1, &[0, 1], vec![]);
+    let until = Instant::now() + Duration::from_secs(120);
+    let wait = |name: &str| {
+        while !bench.path(name).exists() {
+            assert!(Instant::now() < until, "no {name}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait("waits");
+    setrlimit(Resource::Nofile, usual).unwrap();
+    let folder = File::open(bench.path("tier/ws/n0/work/s0.0.1/exec")).unwrap();
+    // A path that is short enough for a socket.
+    let socket = format!("/proc/self/fd/{}/n1", folder.as_raw_fd());
+    let helper = tarn_sys::fdpass::peer(UnixStream::connect(socket).unwrap());
+    let helper = Pid::from_raw(helper.unwrap().pid).unwrap();
+    kill_process(helper, Signal::STOP).unwrap();
+    bench.write("stopped", "");
+    wait("asked");
+    kill_process(helper, Signal::CONT).unwrap();
+    ended(&bench, &mut world);
+}
+
+/// Requests that are so large that not all can be in memory, and a few that never end.
+fn large_requests() {
+    attacked(
+        r#"
+large = {f'LARGE{n}': 'x' * 100_000 for n in range(10)}
+stalled = []
+for _ in range(10):
+    s = door()
+    rights(s, three)
+    s.sendall(request()[:-1] + b' ' * (1 << 20))
+    stalled.append(s)
+start = lambda: subprocess.Popen([HELPER, 'exec', 'n1', '--', 'sh', '-c', 'echo ${#LARGE9}'], env=TASK | large, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+tasks = [start() for _ in range(30)]
+for task in tasks:
+    said = task.communicate(timeout=240)
+    assert (task.returncode, said[0]) == (0, b'100000\n'), said
+for s in stalled:
+    said = answer(s)
+    assert 'did not arrive within 5 s' in said or 'try again' in said, said
 works()
 "#,
     );
