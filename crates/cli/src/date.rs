@@ -10,7 +10,7 @@ fn days_of_year(year: u64) -> u64 {
     365 + u64::from(is_leap(year))
 }
 
-fn days_of_month(year: u64, month: u64) -> u64 {
+fn length(year: u64, month: u64) -> u64 {
     match month {
         2 => 28 + u64::from(is_leap(year)),
         4 | 6 | 9 | 11 => 30,
@@ -19,7 +19,7 @@ fn days_of_month(year: u64, month: u64) -> u64 {
 }
 
 /// Days since 1970 of `year-month-day`, if that is a date since then.
-pub(crate) fn parse_days(text: &str) -> Option<u64> {
+pub(crate) fn days(text: &str) -> Option<u64> {
     let words: Vec<&str> = text.split('-').collect();
     let [year, month, day] = words[..] else {
         return None;
@@ -28,14 +28,14 @@ pub(crate) fn parse_days(text: &str) -> Option<u64> {
         (year.parse().ok()?, month.parse().ok()?, day.parse().ok()?);
     let is_date = (1970..=9999).contains(&year)
         && (1..=12).contains(&month)
-        && (1..=days_of_month(year, month)).contains(&day);
+        && (1..=length(year, month)).contains(&day);
     let years: u64 = (1970..year).map(days_of_year).sum();
-    let months: u64 = (1..month).map(|m| days_of_month(year, m)).sum();
+    let months: u64 = (1..month).map(|m| length(year, m)).sum();
     is_date.then(|| years + months + day - 1)
 }
 
 /// The minute of `seconds` since 1970, as `2026-11-29 14:05 UTC`.
-pub(crate) fn format_minute(seconds: u64) -> String {
+pub(crate) fn minute(seconds: u64) -> String {
     let (mut days, of_day) = (seconds / DAY, seconds % DAY);
     let (mut year, mut month) = (1970, 1);
     // Nothing later is ever meant.
@@ -43,8 +43,8 @@ pub(crate) fn format_minute(seconds: u64) -> String {
         days -= days_of_year(year);
         year += 1;
     }
-    while month < 12 && days >= days_of_month(year, month) {
-        days -= days_of_month(year, month);
+    while month < 12 && days >= length(year, month) {
+        days -= length(year, month);
         month += 1;
     }
     let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn dates_are_read_and_written() {
-        assert_eq!(parse_days("1970-01-01"), Some(0));
-        assert_eq!(parse_days("2000-03-01"), Some(11_017));
-        assert_eq!(parse_days("2026-11-23"), Some(20_780));
+        assert_eq!(days("1970-01-01"), Some(0));
+        assert_eq!(days("2000-03-01"), Some(11_017));
+        assert_eq!(days("2026-11-23"), Some(20_780));
         for text in [
             "2026-02-29",
             "2026-13-01",
@@ -71,12 +71,12 @@ mod tests {
             "1969-12-31",
             "x-y-z",
         ] {
-            assert_eq!(parse_days(text), None, "{text}");
+            assert_eq!(days(text), None, "{text}");
         }
         for text in ["1970-01-01", "2000-02-29", "2026-12-31", "2100-03-01"] {
-            let seconds = parse_days(text).expect("a date") * DAY + 3 * 3600 + 4 * 60 + 5;
-            assert_eq!(format_minute(seconds), format!("{text} 03:04 UTC"));
+            let seconds = days(text).expect("a date") * DAY + 3 * 3600 + 4 * 60 + 5;
+            assert_eq!(minute(seconds), format!("{text} 03:04 UTC"));
         }
-        assert!(format_minute(u64::MAX).starts_with("9999-12-"));
+        assert!(minute(u64::MAX).starts_with("9999-12-"));
     }
 }

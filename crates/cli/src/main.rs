@@ -42,7 +42,7 @@ use print::say;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
-use usage_error::{explain_number, find_environment_variable, find_run_option};
+use usage_error::{not_a_number, of_environment, only_for_run};
 
 fn main() -> ExitCode {
     // These run inside steps: before anything else, while the process has one thread.
@@ -84,18 +84,18 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            if let Some(option) = find_run_option(&e) {
+            if let Some(option) = only_for_run(&e) {
                 say!(
                     "error: `tarn resume` continues a run as it began and takes no {option}; `tarn run {option}` begins a new run, \
                      which runs again only what is not done"
                 );
                 return ExitCode::from(Exit::Usage as u8);
             }
-            match explain_number(&e) {
+            match not_a_number(&e) {
                 Some(text) => say!("{text}"),
                 None => drop(e.print()),
             }
-            if let Some(variable) = find_environment_variable(&e) {
+            if let Some(variable) = of_environment(&e) {
                 say!("note: the value is that of the environment variable {variable}");
             }
             return ExitCode::from(if e.use_stderr() { Exit::Usage as u8 } else { 0 });

@@ -357,7 +357,7 @@ fn show(
     let tiers = peaks(start, world);
     let mut notes = changes.notes(&start.workflow, &runs);
     notes.extend(dropped.notes(&start.workflow));
-    notes.extend(crate::run::unkept::describe_missing(start, &history));
+    notes.extend(crate::run::unkept::notes(start, &history));
     notes.extend(cached::note(start, &history));
     notes.extend(crate::run::margin::at_risk(&start.workflow));
     if cli.json {

@@ -1,7 +1,7 @@
 //! `tarn run` and `tarn resume`: everything around the loop.
 
 use crate::args::{Cli, Isolation, ResumeArgs, RunArgs};
-use crate::data::missing::{Missing, advise_keep};
+use crate::data::missing::{Missing, how_kept};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::live::StatusFile;
 use crate::print::{self, out, say};
@@ -318,7 +318,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         let (as_it_was, ..) = tarn_engine::replay(&opened.records);
         let again = as_it_was.runs_again(now, there, &pinned);
         stale.check(&begun.workflow, &again)?;
-        stale.print_notes();
+        stale.tell();
     }
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found
@@ -460,7 +460,7 @@ fn finish(
         drop(world);
     }
     let left = match outcome {
-        Outcome::Done => cached::describe(&catalogue, start)?,
+        Outcome::Done => cached::line(&catalogue, start)?,
         _ => None,
     };
     let records = state::records(state, &start.run)?;
@@ -481,9 +481,9 @@ fn finish(
             })
     };
     let history = history_of(&records);
-    print_rescued(start, &history);
+    say_rescued(start, &history);
     if outcome == Outcome::Done {
-        for note in unkept::describe_missing(start, &history) {
+        for note in unkept::notes(start, &history) {
             say!("note: {note}");
         }
     }
@@ -517,7 +517,7 @@ fn finish(
 }
 
 /// Says where a run that has not ended well has put what was to be saved, and whether that is all of it.
-fn print_rescued(start: &Start, history: &History) {
+fn say_rescued(start: &Start, history: &History) {
     let mut said = BTreeSet::new();
     for transfer in history.transfers.values().rev() {
         let (order, Place::External(folder)) = (&transfer.order, &transfer.order.to) else {
@@ -543,9 +543,9 @@ fn print_rescued(start: &Start, history: &History) {
             }
             _ => format!("`{name}`"),
         };
-        let gone = missing.text.map_or(String::new(), |gone| {
-            format!("; {gone} {}", advise_keep(name))
-        });
+        let gone = missing
+            .text
+            .map_or(String::new(), |gone| format!("; {gone} {}", how_kept(name)));
         say!("{what} was copied to {}{gone}", folder.display());
     }
 }

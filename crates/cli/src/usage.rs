@@ -1,7 +1,7 @@
 //! `tarn usage`: what users and projects have used of a site. docs/site.md, "Usage".
 
 use crate::args::Cli;
-use crate::date::parse_days;
+use crate::date::days;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::slurm::people::Names;
@@ -107,7 +107,7 @@ pub(crate) fn now() -> Time {
 
 /// A date, or so long before now; never 0, which is for all.
 fn when(text: &str, now: Time) -> Result<Time, String> {
-    if let Some(days) = parse_days(text) {
+    if let Some(days) = days(text) {
         let at = days.checked_mul(DAY * SECOND);
         let at = at.ok_or_else(|| format!("`{text}` is too far away"))?;
         return Ok(at.max(1));

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
 /// The option of `tarn run` that was given to `tarn resume`.
-pub(crate) fn find_run_option(e: &clap::Error) -> Option<String> {
+pub(crate) fn only_for_run(e: &clap::Error) -> Option<String> {
     let (Some(ContextValue::String(given)), Some(ContextValue::StyledStr(usage))) =
         (e.get(ContextKind::InvalidArg), e.get(ContextKind::Usage))
     else {
@@ -24,18 +24,18 @@ pub(crate) fn find_run_option(e: &clap::Error) -> Option<String> {
 }
 
 /// The environment variable that has said a value which an option does not take.
-pub(crate) fn find_environment_variable(e: &clap::Error) -> Option<String> {
-    let (option, value) = invalid_value(e)?;
+pub(crate) fn of_environment(e: &clap::Error) -> Option<String> {
+    let (option, value) = invalid(e)?;
     let option = option.split_whitespace().next()?;
     // Who writes `--option` sees where the value is from.
     let is_given = |word: OsString| word.to_string_lossy().split('=').next() == Some(option);
     let name = option.strip_prefix("--")?;
-    let variable = find_variable(&Cli::command(), name, value)?;
+    let variable = variable(&Cli::command(), name, value)?;
     (!std::env::args_os().any(is_given)).then_some(variable)
 }
 
 /// The variable that says this value of this option, of whichever command.
-fn find_variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
+fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
     let says = |arg: &clap::Arg| {
         let variable = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
         let said = std::env::var_os(variable)?;
@@ -44,13 +44,13 @@ fn find_variable(command: &clap::Command, option: &str, value: &str) -> Option<S
     let below = || {
         command
             .get_subcommands()
-            .find_map(|c| find_variable(c, option, value))
+            .find_map(|c| variable(c, option, value))
     };
     command.get_arguments().find_map(says).or_else(below)
 }
 
 /// The argument of which a value is not taken, and the value.
-fn invalid_value(e: &clap::Error) -> Option<(&str, &str)> {
+fn invalid(e: &clap::Error) -> Option<(&str, &str)> {
     let text = |kind| match e.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -62,7 +62,7 @@ fn invalid_value(e: &clap::Error) -> Option<(&str, &str)> {
 }
 
 /// What is said of a value that must be a number and is none: the form that is expected, with an example.
-pub(crate) fn explain_number(e: &clap::Error) -> Option<String> {
+pub(crate) fn not_a_number(e: &clap::Error) -> Option<String> {
     if e.kind() != ErrorKind::ValueValidation {
         return None;
     }
@@ -77,10 +77,10 @@ pub(crate) fn explain_number(e: &clap::Error) -> Option<String> {
         }
         None => source.is::<ParseFloatError>().then_some(false)?,
     };
-    let (argument, value) = invalid_value(e)?;
+    let (argument, value) = invalid(e)?;
     let option = argument.split_whitespace().next()?;
     let long = option.strip_prefix("--");
-    let default = long.and_then(|name| default_number(&Cli::command(), name));
+    let default = long.and_then(|name| default(&Cli::command(), name));
     let (form, number) = match is_whole {
         true => ("a whole number, in digits and without a unit", "4"),
         false => ("a number", "0.5"),
@@ -96,7 +96,7 @@ pub(crate) fn explain_number(e: &clap::Error) -> Option<String> {
 }
 
 /// The number that an option of the command that was given has where nobody says another.
-fn default_number(root: &clap::Command, option: &str) -> Option<String> {
+fn default(root: &clap::Command, option: &str) -> Option<String> {
     let mut command = root;
     for word in std::env::args_os().skip(1) {
         command = command.find_subcommand(&word).unwrap_or(command);

@@ -10,9 +10,9 @@ use crate::names::{Names, kind_name};
 use crate::summarize::{emulated, lost_nodes, not_rescued, not_run};
 use crate::summary::{Emulated, LostNode, NotRescued, NotRun, OutcomeName, SCHEMA};
 use crate::trace::Trace;
-use count::count_all;
-pub(crate) use count::count_by_step;
-use failed::list_failures;
+use count::counts;
+pub(crate) use count::counts_of_steps;
+use failed::failures;
 use meter::Meters;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -265,7 +265,7 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
         outcome,
         elapsed_ns: now,
         emulated: emulated(trace),
-        counts: count_all(trace),
+        counts: counts(trace),
         running: running(trace, &names, now, live),
         transfers: moving(trace, &names, now, meters),
         nodes: nodes(trace),
@@ -275,7 +275,7 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),
         not_rescued: not_rescued(trace),
-        failures: list_failures(trace, &names),
+        failures: failures(trace, &names),
         last_failure: last_failure(trace, &names),
     }
 }

@@ -1,7 +1,7 @@
 //! From the fold to the totals.
 
 use crate::names::Names;
-use crate::status::{Counts, count_by_step};
+use crate::status::{Counts, counts_of_steps};
 use crate::summary::{
     EQUATION_5, Emulated, EnergyTotal, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary,
     NotRescued, NotRun, OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary,
@@ -20,7 +20,7 @@ use tarn_base::units::{Nanos, Time};
 pub(crate) fn summarize(trace: &Trace) -> Summary {
     let start = &trace.start;
     let (outcome, signal) = outcome(trace);
-    let counted = count_by_step(trace);
+    let counted = counts_of_steps(trace);
     let steps: Vec<StepSummary> = (0..)
         .map(StepId)
         .zip(&counted)

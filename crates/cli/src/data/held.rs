@@ -8,7 +8,7 @@ pub(crate) use stored::{NOT_KEPT, StoredPart};
 pub(crate) use which::Which;
 
 use super::delivered::{Delivered, deliver};
-use super::missing::find_rerun;
+use super::missing::had_again;
 use super::{changed, elsewhere, is_here, remove};
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
@@ -17,7 +17,7 @@ use crate::print::say;
 use crate::run::open_catalogue;
 use crate::state;
 use anyhow::Context;
-use parts::{Lack, Parts, select_parts};
+use parts::{Lack, Parts, parts_in};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -196,7 +196,7 @@ impl Held {
         };
         let parts = |run: &str| -> CliResult<_> {
             let history = runs::history(&self.state, run).exit(Exit::State)?;
-            Ok(select_parts(rows, &history))
+            Ok(parts_in(rows, &history))
         };
         let mut lack = match parts(&newest.name)? {
             Ok(keys) => return Ok((keys, None)),
@@ -469,7 +469,7 @@ impl Held {
                     "`{}` is not all there any more: {} is gone; {}",
                     row.dataset,
                     row.path().display(),
-                    find_rerun(&self.state, Some(&row.workflow), &row.dataset)
+                    had_again(&self.state, Some(&row.workflow), &row.dataset)
                         .unwrap_or_else(|| "`tarn resume` (or `tarn run` again) makes it".into())
                 ),
             )),

@@ -56,12 +56,12 @@ impl Missing {
         for id in &makers {
             match entries.get(&id.index) {
                 Some(Some(names)) if !names.is_empty() => named.extend(names.iter().copied()),
-                _ => made.push(instance_name(history, *id)),
+                _ => made.push(instance(history, *id)),
             }
         }
         let named: Vec<String> = named.iter().map(|e| format!("`{name}/{e}`")).collect();
-        let made_text = join_names(&made).map(|list| format!("what {list} made"));
-        let both = [made_text, join_names(&named)];
+        let made_text = listed(&made).map(|list| format!("what {list} made"));
+        let both = [made_text, listed(&named)];
         let both: Vec<String> = both.into_iter().flatten().collect();
         let is = match both.len() == 1 && named.len() < 2 {
             true => "is",
@@ -77,12 +77,12 @@ impl Missing {
 }
 
 /// How what a later step has read is kept until the run's end.
-pub(crate) fn advise_keep(dataset: &str) -> String {
+pub(crate) fn how_kept(dataset: &str) -> String {
     format!("(`keep = \"workflow\"` in [data.{dataset}] keeps it)")
 }
 
 /// An instance by its step and element.
-fn instance_name(history: &History, id: InstanceId) -> String {
+fn instance(history: &History, id: InstanceId) -> String {
     let Some(start) = &history.start else {
         return id.to_string();
     };
@@ -94,7 +94,7 @@ fn instance_name(history: &History, id: InstanceId) -> String {
 }
 
 /// `a, b and c`; the first few of many.
-fn join_names(names: &[String]) -> Option<String> {
+fn listed(names: &[String]) -> Option<String> {
     let mut all: Vec<String> = names.iter().take(NAMED).cloned().collect();
     match names.len() - all.len() {
         0 => {}
@@ -109,7 +109,7 @@ fn join_names(names: &[String]) -> Option<String> {
 
 /// How a dataset is had that was made and is not there any more: nothing that it depends on has changed, so its step does not run by
 /// itself. `None` for one that no step makes.
-pub(crate) fn describe_rerun(w: &Workflow, data: DataId) -> Option<String> {
+pub(crate) fn run_again(w: &Workflow, data: DataId) -> Option<String> {
     let dataset = w.dataset(data);
     let step = w.producer(data, w.last_version(data))?;
     let keep = match dataset.keep {
@@ -125,11 +125,7 @@ pub(crate) fn describe_rerun(w: &Workflow, data: DataId) -> Option<String> {
 }
 
 /// The same of what the newest run that knows a dataset of this name has made whole.
-pub(crate) fn find_rerun(
-    state: &StateDir,
-    workflow: Option<&str>,
-    dataset: &str,
-) -> Option<String> {
+pub(crate) fn had_again(state: &StateDir, workflow: Option<&str>, dataset: &str) -> Option<String> {
     let runs = runs::list(state).ok()?;
     let of_workflow = |run: &&runs::RunEntry| workflow.is_none_or(|w| w == run.workflow);
     runs.iter().rev().filter(of_workflow).find_map(|run| {
@@ -139,7 +135,7 @@ pub(crate) fn find_rerun(
         let history = runs::history(state, &run.name).ok()?;
         let is_made = history.is_sealed(data, start.workflow.last_version(data));
         // The newest of them alone: what it has yet to make is not gone.
-        let again = is_made.then(|| describe_rerun(&start.workflow, data));
+        let again = is_made.then(|| run_again(&start.workflow, data));
         Some(again.flatten())
     })?
 }

@@ -13,7 +13,7 @@ use tarn_journal::Catalogue;
 const NAMES: usize = 8;
 
 /// Which datasets, how much and until when, in one line; `None` if there is nothing.
-pub(super) fn describe(catalogue: &Catalogue, start: &Start) -> CliResult<Option<String>> {
+pub(super) fn line(catalogue: &Catalogue, start: &Start) -> CliResult<Option<String>> {
     let now = wall();
     let rows = catalogue
         .replicas(&start.workflow.name, None)
@@ -39,6 +39,6 @@ pub(super) fn describe(catalogue: &Catalogue, start: &Start) -> CliResult<Option
         "cached    {}: {} on the nodes until {}, unless others need the room; `--cache 0` leaves nothing",
         listed.join(", "),
         Bytes(stored),
-        date::format_minute(until)
+        date::minute(until)
     )))
 }

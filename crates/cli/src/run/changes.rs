@@ -69,7 +69,7 @@ pub(super) fn check_sources_for_resume(
                     ),
                 ));
             }
-            stale.add_source(id, what);
+            stale.source(id, what);
         }
     }
     Ok(())

@@ -177,7 +177,7 @@ impl Files {
                     ),
                 ));
             }
-            stale.add_script(id, what);
+            stale.script(id, what);
         }
         Ok(())
     }

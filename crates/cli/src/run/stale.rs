@@ -18,12 +18,12 @@ pub(super) struct Stale {
 
 impl Stale {
     /// A script that a step names.
-    pub(super) fn add_script(&mut self, step: StepId, what: String) {
+    pub(super) fn script(&mut self, step: StepId, what: String) {
         self.steps.entry(step).or_insert(what);
     }
 
     /// A source that a step reads.
-    pub(super) fn add_source(&mut self, step: StepId, what: String) {
+    pub(super) fn source(&mut self, step: StepId, what: String) {
         self.steps.entry(step).or_insert_with(|| what.clone());
         self.notes.insert(what);
     }
@@ -51,7 +51,7 @@ impl Stale {
     }
 
     /// Says what has changed, where the run goes on all the same.
-    pub(super) fn print_notes(&self) {
+    pub(super) fn tell(&self) {
         for what in &self.notes {
             say!(
                 "note: {what} since this run began, which goes on with what it has made of it; `tarn run` uses the new one"

@@ -1,6 +1,6 @@
 //! Datasets that are to be kept and are not there any more, though no step has to run: `keep` came after they had been consumed.
 
-use crate::data::missing::describe_rerun;
+use crate::data::missing::run_again;
 use tarn_base::event::Start;
 use tarn_base::history::{History, InstanceState};
 use tarn_base::id::{DataId, InstanceId};
@@ -8,13 +8,13 @@ use tarn_base::part::{PartRef, Place};
 use tarn_base::workflow::Keep;
 
 /// What is to be said of them when a run, or its plan, has come to its end.
-pub(crate) fn describe_missing(start: &Start, history: &History) -> Vec<String> {
+pub(crate) fn notes(start: &Start, history: &History) -> Vec<String> {
     let w = &start.workflow;
     let all = (0u32..).map(DataId).zip(&w.data);
     let kept = all.filter(|(_, d)| matches!(d.keep, Keep::For(_) | Keep::Forever));
     let gone = kept.filter(|(id, _)| is_gone(start, history, *id));
     let note = |(id, d): (DataId, &tarn_base::workflow::Dataset)| {
-        let again = describe_rerun(w, id)?;
+        let again = run_again(w, id)?;
         Some(format!(
             "`{}` is to be kept on the nodes and is no longer there: an earlier run made it, and nothing has changed for its step, which \
              does not run for that; {again}",

@@ -1,4 +1,4 @@
-//! The number of instances in each state, including those that were never scheduled.
+//! How many instances are in which state, those included that nothing was decided about yet.
 
 use super::Counts;
 use crate::trace::Trace;
@@ -9,8 +9,8 @@ use tarn_base::part::PartClass;
 use tarn_base::pattern::EntryPattern;
 use tarn_base::workflow::Foreach;
 
-/// Counts the instances of each step.
-pub(crate) fn count_by_step(trace: &Trace) -> Vec<Counts> {
+/// Those of each step.
+pub(crate) fn counts_of_steps(trace: &Trace) -> Vec<Counts> {
     let expected = (0..).map(StepId).zip(expected_instances(trace));
     let of_step = |(step, expected): (StepId, Option<u64>)| {
         let mut counts = Counts::default();
@@ -33,9 +33,9 @@ pub(crate) fn count_by_step(trace: &Trace) -> Vec<Counts> {
     expected.map(of_step).collect()
 }
 
-/// Counts the instances of all steps together.
-pub(crate) fn count_all(trace: &Trace) -> Counts {
-    let steps = count_by_step(trace).into_iter();
+/// Those of all steps together.
+pub(crate) fn counts(trace: &Trace) -> Counts {
+    let steps = counts_of_steps(trace).into_iter();
     steps.fold(Counts::default(), |a, b| Counts {
         waiting: a.waiting + b.waiting,
         staging: a.staging + b.staging,
@@ -79,7 +79,7 @@ fn expected_instances(trace: &Trace) -> Vec<Option<u64>> {
                     pattern,
                     ..
                 }) => is_complete(trace, *data, *version, before(step), &expected)
-                    .then(|| count_entries(trace, *data, *version, pattern)),
+                    .then(|| entries(trace, *data, *version, pattern)),
             };
         }
     }
@@ -102,7 +102,7 @@ fn is_complete(
     expected[producer].is_some_and(|wanted| made >= wanted)
 }
 
-fn count_entries(trace: &Trace, data: DataId, version: u32, pattern: &EntryPattern) -> u64 {
+fn entries(trace: &Trace, data: DataId, version: u32, pattern: &EntryPattern) -> u64 {
     let parts = trace.history.parts_of(data, version);
     let names: BTreeSet<&str> = parts
         .filter_map(|(_, info)| match &info.class {

@@ -1,4 +1,4 @@
-//! The failures of a run.
+//! What of a run has failed.
 
 use super::FailedNow;
 use crate::names::Names;
@@ -8,7 +8,7 @@ use tarn_base::history::{AttemptEnd, InstanceHistory, InstanceState};
 use tarn_base::reason::Reason;
 
 /// The instances that have failed, and the steps and datasets that were given up since the run began or was resumed.
-pub(super) fn list_failures(trace: &Trace, names: &Names<'_>) -> Vec<FailedNow> {
+pub(super) fn failures(trace: &Trace, names: &Names<'_>) -> Vec<FailedNow> {
     let history = &trace.history;
     let since = history.resumptions.last().copied().unwrap_or(0);
     let given_up = |about: &Subject| {

@@ -1,6 +1,6 @@
 //! The parts of a version, as a run has made it.
 
-use super::super::missing::{Missing, advise_keep, describe_rerun};
+use super::super::missing::{Missing, how_kept, run_again};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::history::History;
 use tarn_base::id::DataId;
@@ -32,7 +32,7 @@ impl Lack {
 }
 
 /// The keys of all parts that a run says the version has, or why it is not all there.
-pub(super) fn select_parts(rows: &[ReplicaRow], history: &History) -> Result<Parts, Lack> {
+pub(super) fn parts_in(rows: &[ReplicaRow], history: &History) -> Result<Parts, Lack> {
     let there: BTreeSet<&StoreKey> = rows.iter().map(|r| &r.key).collect();
     let (Some(row), Some(start)) = (rows.first(), &history.start) else {
         return Err(Lack::of("nothing of it is there".into()));
@@ -65,7 +65,7 @@ pub(super) fn select_parts(rows: &[ReplicaRow], history: &History) -> Result<Par
         let lack = Lack::of(why);
         return Err(Lack {
             made: keys,
-            remedy: describe_rerun(&start.workflow, data).unwrap_or(lack.remedy),
+            remedy: run_again(&start.workflow, data).unwrap_or(lack.remedy),
             was_whole,
             ..lack
         });
@@ -73,7 +73,7 @@ pub(super) fn select_parts(rows: &[ReplicaRow], history: &History) -> Result<Par
     let (done, all) = history.makers(data, version);
     let of = all.map_or(String::new(), |all| format!(" of {all}"));
     let missing = missing.map_or(String::new(), |missing| {
-        format!(", and {missing} {}", advise_keep(name))
+        format!(", and {missing} {}", how_kept(name))
     });
     let why = format!(
         "version {version} of `{name}` is not complete: in {}, {done}{of} instances of `{}` are committed{missing}",

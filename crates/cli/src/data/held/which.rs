@@ -1,6 +1,6 @@
 //! Which dataset is meant, and what is said where there is none.
 
-use super::super::missing::find_rerun;
+use super::super::missing::had_again;
 use crate::error::CliError;
 use std::collections::BTreeMap;
 use tarn_base::codes::Exit;
@@ -74,7 +74,7 @@ impl<'a> Which<'a> {
         let whose = self
             .workflow
             .map_or(String::new(), |w| format!(" of workflow {w}"));
-        let again = find_rerun(state, self.workflow, self.dataset).filter(|_| self.but.is_none());
+        let again = had_again(state, self.workflow, self.dataset).filter(|_| self.but.is_none());
         let again = again.map_or(String::new(), |again| format!("; {again}"));
         let text = format!(
             "no replica of `{}`{whose} is on the nodes; there: {there}{meant}{again}",
