@@ -33,5 +33,6 @@ pub mod reason;
 pub mod shell;
 pub mod site;
 pub mod strangers;
+pub mod text;
 pub mod units;
 pub mod workflow;

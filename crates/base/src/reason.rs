@@ -3,6 +3,7 @@
 use crate::action::Subject;
 use crate::checkpoint::CheckpointId;
 use crate::id::{DataId, InstanceId, NodeId, PartitionId, StepId, TierRef, TransferId};
+use crate::text::some_of;
 use crate::units::{Bytes, Elapsed, Nanos};
 use crate::workflow::Workflow;
 use serde::{Deserialize, Serialize};
@@ -283,6 +284,9 @@ pub enum Reason {
     NotRun {
         /// What failed, of all that it needs.
         needs: Subject,
+        /// Of a step: its instances that need nothing that failed, and that were not started after the failure that stopped the run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_started: Option<NotStarted>,
     },
     /// All is done that does not need what has failed.
     Incomplete {
@@ -321,6 +325,17 @@ pub enum Reason {
     BeginAnew,
     /// Everything is done.
     AllDone,
+}
+
+/// Instances of a step that has instances which need what failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotStarted {
+    /// How many need what failed.
+    pub need_it: u64,
+    /// How many do not.
+    pub instances: u64,
+    /// The failure that stopped the run.
+    pub after: Subject,
 }
 
 impl Reason {
@@ -521,7 +536,8 @@ impl Reason {
             Self::EntryChanged { data } => {
                 let name = name(workflow.data.get(data.at()).map(|d| &d.name), data);
                 format!(
-                    "an entry of {name} that it reads was changed or added to before it began; it waits for all of that entry"
+                    "another instance wrote to an entry of `{name}` that this instance reads, before it started; it now waits for all \
+                     writers of that entry"
                 )
             }
             Self::WaitForCores { node: n, free_in } => {
@@ -563,40 +579,46 @@ impl Reason {
                 format!("{} failed; nothing new is started", subject(about))
             }
             Self::GaveUp { message } => format!("{message}; what does not need it goes on"),
-            Self::NotRun { needs } => format!("not run: needs {}, which failed", subject(needs)),
+            Self::NotRun {
+                needs,
+                not_started: None,
+            } => format!("not run: needs {}, which failed", subject(needs)),
+            Self::NotRun {
+                needs,
+                not_started: Some(n),
+            } => format!(
+                "not run: {} {} {}, which failed; {} {} not started after {} failed",
+                n.need_it,
+                if n.need_it == 1 { "needs" } else { "need" },
+                subject(needs),
+                n.instances,
+                if n.instances == 1 { "was" } else { "were" },
+                subject(&n.after)
+            ),
             Self::Incomplete {
                 failed,
                 failures,
                 not_run,
                 steps,
             } => {
-                let failed = list(failed.iter().map(subject), *failures);
+                let failed = some_of(failed.iter().map(subject), *failures);
                 let step = |s: &StepId| name(workflow.steps.get(s.at()).map(|s| &s.name), s);
                 match steps {
                     0 => format!("{failed} failed; everything else is done"),
                     _ => format!(
                         "{failed} failed; not run because of it: {}; everything else is done",
-                        list(not_run.iter().map(step), *steps)
+                        some_of(not_run.iter().map(step), *steps)
                     ),
                 }
             }
             Self::Rescue => "the run ends early and the dataset asks to be drained".into(),
             Self::NotRescued { message } => format!("not rescued: {message}"),
-            Self::RescuedInPart { message } => format!("rescued in part: {message}"),
+            Self::RescuedInPart { message } => format!("because only some of its parts could be copied: {message}"),
             Self::Failed { message } => message.clone(),
             Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),
             Self::BeginAnew => "the run was interrupted; this begins anew".into(),
             Self::AllDone => "every step is committed and every dest is written".into(),
         }
-    }
-}
-
-/// The first of `all` names, and how many more there are.
-fn list(first: impl Iterator<Item = String>, all: u64) -> String {
-    let first: Vec<_> = first.collect();
-    match all.saturating_sub(first.len() as u64) {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 

@@ -300,7 +300,7 @@ pub(crate) struct ResumeArgs {
 pub(crate) struct WhichRun {
     /// The run [default: the newest]
     run: Option<String>,
-    /// The same, as other commands name it
+    /// The run, given as an option
     #[arg(long = "run", value_name = "RUN", conflicts_with = "run")]
     named: Option<String>,
 }

@@ -83,7 +83,7 @@ pub(crate) fn data(cli: &Cli, command: &DataCommand) -> CliResult {
                 let Some(lack) = copied.lacks else {
                     return Ok(Exit::Success);
                 };
-                let text = format!("{}; what is there was copied. {}", lack.why, lack.remedy);
+                let text = lack.after_copy();
                 Err(CliError::new(Exit::WorkflowFailed, text))
             }
             Some(dest) if is_object(dest) => Err(objects::outside(dest)),

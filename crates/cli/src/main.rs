@@ -42,7 +42,7 @@ use print::say;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
-use usage_error::{not_a_number, of_environment, only_for_run};
+use usage_error::{names_run_twice, not_a_number, of_environment, only_for_run};
 
 fn main() -> ExitCode {
     // These run inside steps: before anything else, while the process has one thread.
@@ -89,6 +89,10 @@ fn main() -> ExitCode {
                     "error: `tarn resume` continues a run as it began and takes no {option}; `tarn run {option}` begins a new run, \
                      which runs again only what is not done"
                 );
+                return ExitCode::from(Exit::Usage as u8);
+            }
+            if names_run_twice(&e) {
+                say!("error: name the run once: `RUN` and `--run RUN` are the same");
                 return ExitCode::from(Exit::Usage as u8);
             }
             match not_a_number(&e) {

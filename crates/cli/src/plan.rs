@@ -18,6 +18,7 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Failure, Options, Start};
 use tarn_base::history::History;
 use tarn_base::id::{DataId, TierRef};
+use tarn_base::layout::StateDir;
 use tarn_base::merge;
 use tarn_base::part::{PartInfo, StoreKey};
 use tarn_base::reason::Reason;
@@ -166,7 +167,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         },
     );
     let outcome = outcome.exit(Exit::Internal)?;
-    show(cli, &start, &journal.0, &world, &changes)?;
+    show((cli, &dir), &start, &journal.0, &world, &changes)?;
     match outcome {
         Outcome::Done => Ok(Exit::Success),
         _ => Err(CliError::new(
@@ -177,7 +178,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
 }
 
 /// Run times and sizes from the newest run that has them.
-fn seen(dir: &tarn_base::layout::StateDir, w: &Workflow) -> Seen {
+fn seen(dir: &StateDir, w: &Workflow) -> Seen {
     let mut seen = Seen::default();
     let Ok(Some(run)) = tarn_journal::runs::newest(dir, Some(&w.name)) else {
         return seen;
@@ -300,7 +301,7 @@ struct Line {
 }
 
 fn show(
-    cli: &Cli,
+    (cli, state): (&Cli, &StateDir),
     start: &Start,
     records: &[Record],
     world: &Simulation,
@@ -357,7 +358,7 @@ fn show(
     let tiers = peaks(start, world);
     let mut notes = changes.notes(&start.workflow, &runs);
     notes.extend(dropped.notes(&start.workflow));
-    notes.extend(crate::run::unkept::notes(start, &history));
+    notes.extend(crate::run::unkept::notes(state, start, &history));
     notes.extend(cached::note(start, &history));
     notes.extend(crate::run::margin::at_risk(&start.workflow));
     if cli.json {

@@ -318,8 +318,8 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         let (as_it_was, ..) = tarn_engine::replay(&opened.records);
         let again = as_it_was.runs_again(now, there, &pinned);
         stale.check(&begun.workflow, &again)?;
-        stale.tell();
     }
+    stale.tell();
     let key = |part: &PartRef| history.parts.get(part).map(|info| info.key.clone());
     let keep = found
         .iter()
@@ -483,7 +483,7 @@ fn finish(
     let history = history_of(&records);
     say_rescued(start, &history);
     if outcome == Outcome::Done {
-        for note in unkept::notes(start, &history) {
+        for note in unkept::notes(state, start, &history) {
             say!("note: {note}");
         }
     }
@@ -516,19 +516,22 @@ fn finish(
     })
 }
 
-/// Says where a run that has not ended well has put what was to be saved, and whether that is all of it.
+/// Says where a run that has not ended well has put what was to be saved since it was last resumed, and whether that is all of it.
 fn say_rescued(start: &Start, history: &History) {
     let mut said = BTreeSet::new();
+    let since = history.resumptions.last().copied().unwrap_or(0);
     for transfer in history.transfers.values().rev() {
         let (order, Place::External(folder)) = (&transfer.order, &transfer.order.to) else {
             continue;
         };
         let is_rescue = transfer.why == Reason::Rescue;
         let is_done = matches!(transfer.ended, Some((_, TransferEnd::Done { .. })));
-        if !is_rescue || !is_done || !said.insert(order.data) {
+        let is_new = transfer.ordered >= since;
+        if !is_rescue || !is_done || !is_new || !said.insert(order.data) {
             continue;
         }
-        let name = &start.workflow.dataset(order.data).name;
+        let dataset = start.workflow.dataset(order.data);
+        let name = &dataset.name;
         let copied: BTreeSet<_> = order.parts.iter().map(|p| p.part).collect();
         let missing = Missing::of(history, order.data, order.version, |p, _| {
             copied.contains(&p)
@@ -539,14 +542,15 @@ fn say_rescued(start: &Start, history: &History) {
             }
             (done, Some(all)) if done - missing.makers < all => {
                 let whole = done - missing.makers;
-                format!("what {whole} of {all} instances have made of `{name}`")
+                format!("the output of {whole} of {all} instances of `{name}`")
             }
             _ => format!("`{name}`"),
         };
-        let gone = missing
-            .text
-            .map_or(String::new(), |gone| format!("; {gone} {}", how_kept(name)));
-        say!("{what} was copied to {}{gone}", folder.display());
+        let gone = missing.text;
+        let gone = gone.map_or(String::new(), |gone| {
+            format!("; {gone}{}", how_kept(dataset))
+        });
+        say!("copied {what} to {}{gone}", folder.display());
     }
 }
 

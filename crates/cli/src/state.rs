@@ -9,10 +9,13 @@ use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Start};
 use tarn_base::hash::Hash;
 use tarn_base::layout::StateDir;
+use tarn_base::text::first_of;
 use tarn_ports::Record;
 
 /// How many runs a message names at most.
 const NAMES: usize = 20;
+
+const NONE_YET: &str = "no run has been started here yet: `tarn run` starts one";
 
 /// The state folder for a workflow file: `--state`, or `.tarn` beside it.
 pub(crate) fn beside(cli: &Cli, folder: &Path) -> CliResult<StateDir> {
@@ -90,37 +93,30 @@ pub(crate) fn which(state: &StateDir, run: Option<&String>) -> CliResult<String>
         Some(name) if all.contains(name) => Ok(name.clone()),
         Some(name) => Err(CliError::new(
             Exit::NotFound,
-            format!(
-                "there is no run {name} in {}; {}",
-                state.0.display(),
-                which_there_are(name, &all)
-            ),
+            no_such_run(name, &all, state),
         )),
         None => {
             let newest = tarn_journal::runs::newest(state, None).exit(Exit::State)?;
-            newest.map(|r| r.name).ok_or_else(|| {
-                CliError::new(
-                    Exit::NotFound,
-                    format!("there is no run in {} yet", state.0.display()),
-                )
-            })
+            newest
+                .map(|r| r.name)
+                .ok_or_else(|| CliError::new(Exit::NotFound, NONE_YET))
         }
     }
 }
 
-/// The newest of the runs that there are, and the one that comes closest to a name.
-fn which_there_are(name: &str, all: &[String]) -> String {
-    let mut newest: Vec<&str> = all.iter().rev().take(NAMES).map(String::as_str).collect();
-    let more = format!("{} older ones", all.len() - newest.len());
-    if newest.is_empty() {
-        return "there is none yet: `tarn run` begins one".into();
-    }
-    if all.len() > newest.len() {
-        newest.push(&more);
+/// Says which runs there are, and which comes closest to the name.
+fn no_such_run(name: &str, all: &[String], state: &StateDir) -> String {
+    if all.is_empty() {
+        return format!("there is no run {name}: {NONE_YET}");
     }
     let close = tarn_flow::did_you_mean(name, all.iter().map(String::as_str));
-    let meant = close.map_or(String::new(), |hint| format!("; {hint}"));
-    format!("there are, newest first: {}{meant}", newest.join(", "))
+    let meant = close.map_or_else(|| ".".into(), |hint| format!("; {hint}"));
+    let newest: Vec<&String> = all.iter().rev().collect();
+    format!(
+        "there is no run {name} in {}{meant} Runs, newest first: {}",
+        state.0.display(),
+        first_of(&newest, NAMES)
+    )
 }
 
 /// All records of a run.

@@ -140,7 +140,10 @@ fn a_change_of_the_last_step_runs_that_step_alone() {
     let left = "cached    `a`, `b`: ";
     let line = first.out.lines().find(|l| l.starts_with(left));
     let line = line.unwrap_or_else(|| panic!("no {left} in {}", first.out));
-    assert!(line.contains(" on the nodes until 20"), "{line}");
+    assert!(
+        line.contains(" on the nodes for later runs, at least until 20"),
+        "{line}"
+    );
     assert_eq!(ran(&site), ["first", "second", "third"]);
     assert_eq!(names(&site), ["a", "b"]);
     is_exact(&site.path("tier"), &[&site]);
@@ -272,7 +275,7 @@ fn what_an_ended_run_has_cached_makes_way_for_another_workflow() {
     assert!(!done.err.contains("wait"), "{}", done.err);
     tarn(&first, &["data", "get", "b", "got"])
         .exits(7)
-        .says("step `second` must run again");
+        .says("to step `second` (another value");
     assert!(names(&first).is_empty());
     is_exact(tier.path(), &[&first, &second]);
     assert!(left(tier.path()).is_empty(), "{:?}", left(tier.path()));
@@ -482,14 +485,14 @@ fn what_a_failed_run_has_cached_is_not_listed_once_it_is_gone() {
     let kept = ledger(tier.path(), "used") - ledger(tier.path(), "cached");
     run(&fill(tier.path(), kept)).exits(0);
     assert!(!listed(&site));
-    let again = "step `mk` must run again";
+    let again = "To make `x` again: set `keep = \"7d\"` in [data.x], add `env = { AGAIN = \"1\" }` to step `mk`";
     tarn(&site, &["data", "pin", "x"])
         .exits(7)
         .says("is gone")
         .says(again);
     tarn(&site, &["data", "get", "x", "got"])
         .exits(7)
-        .says("no replica of `x`")
+        .says("`x` is not stored anywhere that tarn knows")
         .says(again);
 }
 
@@ -510,7 +513,7 @@ fn failing(bytes: usize) -> Site {
 #[test]
 fn what_was_consumed_before_a_failure_is_rescued_from_the_cache() {
     let site = failing(1000);
-    let ran = run(&site).exits(1).says("`a` was copied to");
+    let ran = run(&site).exits(1).says("copied `a` to");
     let rescued = site.path("ext/rescued-chain-1/a/f");
     assert_eq!(std::fs::read(rescued).expect("it"), [7; 1000]);
     assert!(!ran.out.contains("not rescued"), "{}", ran.out);
@@ -528,10 +531,10 @@ fn what_was_dropped_before_a_failure_is_named() {
     let mut site = failing(1000);
     site.options.extend(["--cache", "0"].map(str::to_owned));
     let ran = run(&site).exits(1);
-    let said = "`a` was not rescued: the last step that reads it had ended";
+    let said = "`a` was not rescued: no node holds it any more. tarn may remove data once its last reader has ended";
     assert!(ran.out.contains(said), "{}", ran.out);
     assert!(!site.path("ext/rescued-chain-1").exists());
-    let why = "not rescued: the last step that reads it had ended";
+    let why = "not rescued: no node holds it any more. tarn may remove data once its last reader has ended";
     tarn(&site, &["why", "a"]).exits(0).says(why);
     tarn(&site, &["why"]).exits(0).says(why);
     tarn(&site, &["status"]).exits(0).says(said);
@@ -544,8 +547,15 @@ fn what_was_dropped_before_a_failure_is_named() {
         "on_failure = \"drain\"",
         "on_failure = \"drain\"\nkeep = \"workflow\"",
     );
-    run(&site).exits(1).says("`a` was copied to");
-    assert!(site.path("ext/rescued-chain-2/a/f").exists());
+    run(&site).exits(1).says("copied `a` to");
+    let rescued = site.path("ext/rescued-chain-2/a");
+    assert!(rescued.join("f").exists());
+    // It has no `dest`: the copy is named as what it is.
+    tarn(&site, &["data", "rm", "a"]).exits(0);
+    let there = format!("chain/a (only outside, in {})", rescued.display());
+    tarn(&site, &["data", "get", "none", "got"])
+        .exits(7)
+        .says(&there);
 }
 
 #[test]
@@ -557,26 +567,26 @@ fn what_is_left_of_a_consumed_version_is_rescued_and_the_rest_is_named() {
          [[step]]\nname = \"make\"\nout = [\"a\"]\nrun = \"for i in 1 2 3 4; do echo $i > $TARN_a/e$i; done\"\n\
          [[step]]\nname = \"use\"\nforeach = \"a/e*\"\nmax = 4\nin = [\"a/{{item}}\"]\nout = [\"o\"]\nrun = \"\"\"\n\
          if [ $TARN_ITEM = e2 ]; then\n\
-         until grep -qF '\"do\":\"evict\"' {log}; do sleep 0.05; done; exit 3\nfi\n\
+         n=0; until grep -qF '\"do\":\"evict\"' {log}; do sleep 0.05; n=$((n + 1)); [ $n -lt 2400 ] || exit 9; done; exit 3\nfi\n\
          if [ $TARN_ITEM != e1 ]; then\n\
-         until grep -qF '\"gave-up\"' {log}; do sleep 0.05; done\nfi\n\
+         n=0; until grep -qF '\"gave-up\"' {log}; do sleep 0.05; n=$((n + 1)); [ $n -lt 2400 ] || exit 9; done\nfi\n\
          cp $TARN_a/$TARN_ITEM $TARN_o/$TARN_ITEM\n\"\"\"\n"
     ))
     .with(&["--cache", "0"]);
     std::fs::create_dir(site.path("ext")).expect("mkdir");
-    let gone = "`a/e1` is not there any more";
+    let gone = "`a/e1` is gone";
     run(&site)
         .exits(1)
-        .says("what is left of `a` was copied to")
+        .says("copied what is left of `a` to")
         .says(gone)
-        .says("`a` was rescued only in part: 3 of its 4 parts");
+        .says("`a` was rescued only in part: 3 of its 4 parts were copied; no node holds the other 1 any more");
     for (item, text) in [("e2", "2\n"), ("e3", "3\n"), ("e4", "4\n")] {
         assert_eq!(site.read(&format!("ext/rescued-w-1/a/{item}")), text);
     }
     assert!(!site.path("ext/rescued-w-1/a/e1").exists());
     let told = "rescued only in part: 3 of its 4 parts";
     tarn(&site, &["status"]).exits(0).says(told);
-    let told = "rescued in part: 3 of its 4 parts";
+    let told = "because only some of its parts could be copied: 3 of its 4 parts";
     tarn(&site, &["why", "a"]).exits(0).says(told);
     tarn(&site, &["why"]).exits(0).says(told);
     let page = site.read(".tarn/runs/w-1/report.html");
@@ -584,11 +594,14 @@ fn what_is_left_of_a_consumed_version_is_rescued_and_the_rest_is_named() {
     // So does the command.
     tarn(&site, &["data", "get", "a", "got"])
         .exits(1)
-        .says(gone)
-        .says("what is there was copied")
-        .says("step `make` must run again");
+        .says(
+            "`a` (version 1, made by w-1) is incomplete: 1 of its 4 parts is gone, that of `a/e1`",
+        )
+        .says("the other 3 parts were copied. To make `a` again: set `keep");
     assert_eq!(site.read("got/e4"), "4\n");
-    tarn(&site, &["data", "verify", "a"]).exits(1).says(gone);
+    tarn(&site, &["data", "verify", "a"])
+        .exits(1)
+        .says("that of `a/e1`. To make `a` again: ");
     tarn(&site, &["data", "drain", "a", "drained"])
         .exits(1)
         .says("nothing was copied");
@@ -600,23 +613,24 @@ fn what_is_to_be_kept_only_after_it_has_gone_is_named_with_its_remedy() {
     run(&site).exits(0);
     ran(&site);
     change(&site, "[data.a]", "[data.a]\nkeep = \"forever\"");
-    let gone = "`a` is to be kept on the nodes and is no longer there";
-    let remedy = "step `first` must run again: change something that decides the step's result, such as `env = { AGAIN = \"1\" }`";
-    plan(&site).exits(0).says(gone).says(remedy);
+    let gone = "note: [data.a] has `keep`, but no node holds `a` any more. `tarn run` does not make it again, because nothing that step \
+                `first` depends on has changed. To make `a` again: add `env";
+    let remedy = "add `env = { AGAIN = \"1\" }` to step `first` (another value if it is there already; in a script: a line `export \
+                  AGAIN=1`), then `tarn run`";
+    plan(&site).exits(0).says(&gone[6..]).says(remedy);
     run(&site).exits(0).says(gone).says(remedy);
     assert!(ran(&site).is_empty());
     tarn(&site, &["data", "get", "a", "got"])
         .exits(7)
-        .says("no replica of `a` is on the nodes")
+        .says("`a` is not stored anywhere that tarn knows. Datasets here: chain/o (in its `dest`")
         .says(remedy);
     // Of one without `keep` that is named as well: it would only be consumed again.
     tarn(&site, &["data", "get", "b", "got"])
         .exits(7)
-        .says("give [data.b] `keep = \"7d\"`")
-        .says("step `second` must run again");
+        .says("To make `b` again: set `keep = \"7d\"` in [data.b], add `env = { AGAIN = \"1\" }` to step `second`");
     // What is nowhere but in its `dest` is named so.
     let there = format!(
-        "there: chain/o (only in its `dest`, {})",
+        "Datasets here: chain/o (in its `dest` {})",
         site.path("out").display()
     );
     tarn(&site, &["data", "get", "none", "got"])
@@ -634,4 +648,71 @@ fn what_is_to_be_kept_only_after_it_has_gone_is_named_with_its_remedy() {
     assert_eq!(std::fs::read(site.path("got/f")).expect("it"), [7; 1000]);
     let unchanged = run(&site).exits(0);
     assert!(!unchanged.err.contains(gone), "{}", unchanged.err);
+}
+
+/// What `tarn run` says of a dataset that is to be kept and is gone.
+const KEPT_AND_GONE: &str = "[data.a] has `keep`";
+
+#[test]
+fn what_was_kept_as_long_as_was_asked_is_not_missed() {
+    // Its time is over, and it was kept by the run that made it.
+    let site = chain(1000).with(&["--cache", "0"]);
+    change(&site, "[data.a]", "[data.a]\nkeep = \"1s\"");
+    run(&site).exits(0);
+    common::until("its time is over", || {
+        run(&site).exits(0);
+        let got = tarn(&site, &["data", "get", "a", "got"]);
+        let _ = std::fs::remove_dir_all(site.path("got"));
+        got.code == Some(7)
+    });
+    let after = run(&site).exits(0);
+    assert!(!after.err.contains(KEPT_AND_GONE), "{}", after.err);
+    let planned = plan(&site).exits(0);
+    assert!(!planned.out.contains(KEPT_AND_GONE), "{}", planned.out);
+    // It is to stay longer only now.
+    change(&site, "keep = \"1s\"", "keep = \"7d\"");
+    run(&site).exits(0).says(KEPT_AND_GONE);
+    // Somebody has removed it.
+    let site = chain(1000).with(&["--cache", "0"]);
+    change(&site, "[data.a]", "[data.a]\nkeep = \"7d\"");
+    run(&site).exits(0);
+    tarn(&site, &["data", "rm", "a"]).exits(0);
+    let after = run(&site).exits(0);
+    assert!(!after.err.contains(KEPT_AND_GONE), "{}", after.err);
+    // It is where it was delivered to.
+    let site = chain(1000).with(&["--cache", "0"]);
+    change(&site, "[data.a]", "[data.a]\ndest = \"a-out\"");
+    run(&site).exits(0);
+    change(&site, "dest = \"a-out\"", "dest = \"a-out\"\nkeep = \"7d\"");
+    let after = run(&site).exits(0);
+    assert!(!after.err.contains(KEPT_AND_GONE), "{}", after.err);
+}
+
+#[test]
+fn a_script_makes_what_is_gone_again_as_is_said() {
+    let mut site = Site::new("");
+    site.write(
+        "words.sh",
+        "#!/bin/bash\n#TARN name = \"words\"\n#TARN [data.counts]\n#TARN [[step]]\n#TARN out = [\"counts\"]\necho 1 > $TARN_counts/n\n",
+    );
+    site.options.extend(["--cache", "0"].map(str::to_owned));
+    let run = || {
+        let mut arguments = site.run_arguments();
+        arguments[1] = "words.sh";
+        tarn(&site, &arguments)
+    };
+    run().exits(0);
+    tarn(&site, &["data", "get", "counts", "got"])
+        .exits(7)
+        .says("in a script: a line `export AGAIN=1`");
+    for value in 1..=2 {
+        let again = format!(
+            "#!/bin/bash\n#TARN name = \"words\"\n#TARN [data.counts]\n#TARN keep = \"7d\"\n#TARN [[step]]\n#TARN out = [\"counts\"]\nexport AGAIN={value}\necho 1 > $TARN_counts/n\n"
+        );
+        site.write("words.sh", &again);
+        run().exits(0).says("1 run");
+        let got = format!("got{value}");
+        tarn(&site, &["data", "get", "counts", &got]).exits(0);
+        tarn(&site, &["data", "rm", "counts"]).exits(0);
+    }
 }

@@ -162,7 +162,7 @@ fn tiers_that_do_not_lie_apart_are_refused() {
 fn an_incomplete_version_is_not_given_out_as_a_whole_one() {
     let site = Site::new(HALF);
     site.run().exits(1);
-    let why = "1 of 2 instances of `a` are committed";
+    let why = "1 of 2 instances of `a` has finished in";
     let drain = ["data", "drain", "r", "copy"];
     site.tarn(&drain)
         .exits(1)
@@ -172,7 +172,7 @@ fn an_incomplete_version_is_not_given_out_as_a_whole_one() {
     // What the other instances have made can be had, and is not taken for the whole.
     for _ in 0..2 {
         let had = site.tarn(&["data", "get", "r", "some"]).exits(1).says(why);
-        assert!(had.err.contains("what is there was copied"), "{}", had.err);
+        assert!(had.err.contains("; its output was copied"), "{}", had.err);
         assert_eq!(fs::read_dir(site.path("some")).expect("there").count(), 1);
     }
     site.write("go", "");
@@ -477,31 +477,42 @@ fn why_says_something_of_a_dataset_that_stays_where_it_was_made() {
 #[test]
 fn a_value_that_is_no_number_is_told_the_form_with_an_example() {
     let site = Site::new(&kept());
-    let form = "write a whole number, in digits and without a unit, such as";
-    for (option, value, example) in [
-        ("--cache", "abc", "`--cache 25`"),
-        ("--cache", "25%", "`--cache 25`"),
-        ("--nodes", "x", "`--nodes 4`"),
-        ("--nodes", "", "`--nodes 4`"),
-        ("--margin", "1m", "`--margin 60`"),
+    let form = "write a whole number from 0 to 100, such as `--cache 25`";
+    let some = "write a whole number, in digits and without a unit, such as `--margin 60`";
+    let nodes = "write a whole number from 1 to 4096, such as `--nodes 4`";
+    let large = "99999999999999999999999999";
+    for (option, value, form) in [
+        ("--cache", "abc", form),
+        ("--cache", "25%", form),
+        ("--cache", "101", form),
+        ("--cache", "-1", form),
+        ("--cache", large, form),
+        ("--nodes", "x", nodes),
+        ("--nodes", "", nodes),
+        ("--nodes", "0", nodes),
+        ("--margin", "1m", some),
+        ("--margin", "-1", some),
+        ("--margin", large, some),
     ] {
         let refused = site.tarn(&["run", "workflow.toml", &format!("{option}={value}")]);
         let refused = refused
             .exits(2)
             .says(&format!("invalid value '{value}' for '{option} <"))
-            .says(&format!("{form} {example}"));
-        assert!(!refused.err.contains("digit found"), "{}", refused.err);
+            .says(form);
+        for word in ["digit found", "too large", "0..", "tip"] {
+            assert!(!refused.err.contains(word), "{}", refused.err);
+        }
     }
+    // As a word of its own it looks like an option.
+    let refused = site.tarn(&["run", "workflow.toml", "--cache", "-5"]);
+    let refused = refused.exits(2).says("invalid value '-5' for '--cache <");
+    assert!(!refused.err.contains("tip"), "{}", refused.says(form).err);
     let mut command = site.command(&["run", "workflow.toml"]);
     command.env("TARN_CACHE", "much");
     Ran::of(command.output().expect("tarn starts"))
         .exits(2)
         .says(form)
         .says("environment variable TARN_CACHE");
-    // A number that is too large is told the range.
-    site.tarn(&["run", "workflow.toml", "--cache", "101"])
-        .exits(2)
-        .says("0..=100");
 }
 
 #[test]
@@ -510,13 +521,22 @@ fn a_run_that_is_not_there_is_told_which_are() {
     site.run().exits(0);
     site.write("workflow.toml", &kept().replace("echo one", "echo two"));
     site.run().exits(0);
-    let there = "there are, newest first: kept-2, kept-1";
+    let there = "; did you mean `kept-1`? Runs, newest first: kept-2, kept-1";
     for command in ["status", "resume", "cancel", "why"] {
         site.tarn(&[command, "--run", "kept-3"])
             .exits(7)
             .says("there is no run kept-3")
             .says(there);
     }
+    site.tarn(&["status", "kept-1", "--run", "kept-1"])
+        .exits(2)
+        .says("name the run once");
+    let empty = Site::new(&kept());
+    std::fs::create_dir(empty.path(".tarn")).expect("mkdir");
+    empty
+        .tarn(&["status"])
+        .exits(7)
+        .says("no run has been started here yet: `tarn run` starts one");
     for words in [&["status", "--run", "kept-1"][..], &["status", "kept-1"]] {
         site.tarn(words).exits(0).says("kept-1  done");
     }

@@ -204,7 +204,7 @@ fn a_resume_goes_on_with_what_was_made_of_an_input_that_has_changed_since() {
     site.run().exits(1);
     site.write("s/a", "new\n");
     site.write("ok", "");
-    let said = "note: the input a of `s` has changed since this run began";
+    let said = "note: the input a of `s` has changed since this run began. The run continues with the results it made from the old one";
     site.tarn(&["resume"]).exits(0).says(said);
     assert_eq!(site.read("o/o"), "old\n");
     site.run().exits(0);
@@ -246,10 +246,11 @@ fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
     site.write("ok", "");
     site.write("s/a", "new\n");
     empty_tier(&site);
-    let said = "the input a of `s` has changed since this run began, and what step `slow` made is needed and no longer there: the step \
-                must run again with it as it is now. Nothing was started; `tarn run`";
+    site.write("workflow.toml", &(text.clone() + "\n# changed\n"));
+    let said = "the input a of `s` has changed since this run began. Step `slow` must run again, because its output is needed and gone, \
+                and `tarn resume` would mix old and new input. Nothing was started. Use `tarn run`";
     let refused = site.tarn(&["resume"]).exits(2).says(said);
-    assert!(!refused.err.contains("goes on"), "{}", refused.err);
+    assert!(!refused.err.contains("note:"), "{}", refused.err);
     assert_eq!(runs(), (1, 1));
     site.run().exits(0);
     assert_eq!((runs(), site.read("o/o")), ((2, 2), "new\n".into()));
@@ -263,7 +264,7 @@ fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
     empty_tier(&site);
     site.tarn(&["resume"])
         .exits(2)
-        .says("make.sh, which step `slow` names, has changed since this run began, and what step `slow` made is needed");
+        .says("make.sh, which step `slow` names, has changed since this run began. Step `slow` must run again, because");
     site.run().exits(0);
     assert_eq!(site.read("o/o"), "old\nold\n");
     // What nobody needs any more may be gone.
@@ -272,6 +273,6 @@ fn a_resume_refuses_when_what_was_made_of_a_changed_input_is_gone() {
     site.run().exits(1);
     site.write("ok", "");
     site.write("s/a", "new\n");
-    site.tarn(&["resume"]).exits(0).says("goes on");
+    site.tarn(&["resume"]).exits(0).says("The run continues");
     assert_eq!(site.read("o/o"), "old\n");
 }

@@ -241,19 +241,24 @@ fn status_names_all_that_failed_and_counts_as_the_summary_does() {
         let run = site.run().exits(1);
         let [status, summary] = counted(&site, &run);
         assert_eq!(status, summary, "{more:?}");
+        let now = site.tarn(&["status", "--json"]).exits(0).summary();
+        assert_eq!(now["counts"]["staging"], 0);
         assert_eq!((status[3], status[0] + status[1] + status[2]), (1, 7));
         if both {
             assert_eq!(status, [2, 2, 3, 1]);
             let status = site.tarn(&["status"]).exits(0);
             for failed in ["part[2]", "part[3]"] {
-                let line = format!("failed: {failed}: ");
+                let line = format!("failed: {failed}: status 7; log ");
                 assert!(status.out.contains(&line), "{}", status.out);
             }
-            let head = "2 done, 3 not run, 2 failed";
+            let told = status.out.matches("its command ended with").count();
+            assert_eq!(told, 0, "{}", status.out);
+            let head = "2 done, 3 not run, 2 failed; and 1 step with an unknown number of instances (`each`)\n";
             assert!(status.out.contains(head), "{}", status.out);
         }
     }
     let site = Site::new(text);
-    let said = "2 run, 2 failed, 3 not run; and 1 whose number of instances is not known";
+    let said =
+        "2 run, 2 failed, 3 not run; and 1 step with an unknown number of instances (`each`)";
     site.run().exits(1).says(said);
 }

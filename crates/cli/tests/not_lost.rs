@@ -341,10 +341,16 @@ fn what_the_other_samples_have_made_can_be_had_when_one_fails() {
     assert!(!site.path("out").exists());
     site.tarn(&["data", "get", "per", "got"])
         .exits(1)
-        .says("2 of 3 instances of `one` are committed")
-        .says("what is there was copied");
+        .says(
+            "`per` is incomplete: 2 of 3 instances of `one` have finished in w-1; their output was copied. `tarn resume` runs the other",
+        );
     assert_eq!(site.read("got/1") + &site.read("got/2"), "1\n2\n");
     assert!(!site.path("got/3").exists());
+    // A run that is not the newest cannot be resumed.
+    site.run().exits(1);
+    site.tarn(&["data", "get", "per", "older", "--run", "w-1"])
+        .exits(1)
+        .says("`tarn run` runs the other instances");
     site.write("go", "");
     site.tarn(&["resume"]).exits(0);
     assert_eq!(site.read("out/3"), "3\n");
@@ -354,7 +360,7 @@ fn what_the_other_samples_have_made_can_be_had_when_one_fails() {
 fn what_the_other_samples_have_made_is_rescued_when_one_fails() {
     let site = samples("dest = \"out\"\non_failure = \"drain\"");
     let failed = site.run().exits(1);
-    failed.says("what 2 of 3 instances have made of `per` was copied to");
+    failed.says("copied the output of 2 of 3 instances of `per` to");
     assert!(!site.path("out").exists());
     let rescued = |name: &str| site.path("rescued-w-1/per").join(name);
     assert_eq!(fs::read(rescued("1")).expect("rescued"), b"1\n");
@@ -386,14 +392,14 @@ fn consumed(more: &str) -> Site {
 #[test]
 fn what_a_later_step_has_read_is_rescued_too() {
     let site = consumed("on_failure = \"drain\"");
-    let told = "what 2 of 3 instances have made of `bam` was copied to";
+    let told = "copied the output of 2 of 3 instances of `bam` to";
     site.run().exits(1).says(told);
     for item in ["s1", "s3"] {
         let rescued = site.read(&format!("external/rescued-w-1/bam/{item}"));
         assert_eq!(rescued, format!("{item}\n"));
     }
     let had = site.tarn(&["data", "get", "bam", "got"]).exits(1);
-    assert!(!had.err.contains("any more"), "{}", had.err);
+    assert!(!had.err.contains("gone"), "{}", had.err);
     assert_eq!(site.read("got/s1") + &site.read("got/s3"), "s1\ns3\n");
     // One of them is removed behind tarn's back: the next rescue counts what it has copied, and names the rest.
     fs::remove_dir_all(site.path("external/rescued-w-1")).expect("removed");
@@ -403,8 +409,8 @@ fn what_a_later_step_has_read_is_rescued_too() {
         .find(|file| file.ends_with("s1"))
         .expect("there");
     fs::remove_dir_all(s1.parent().expect("a replica")).expect("removed");
-    let told = "what 1 of 3 instances have made of `bam` was copied to";
-    let gone = "what align[s1] made is not there any more";
+    let told = "copied the output of 1 of 3 instances of `bam` to";
+    let gone = "the output of align[s1] is gone";
     site.tarn(&["resume"]).exits(1).says(told).says(gone);
     assert!(!site.path("external/rescued-w-1/bam/s1").exists());
 }
@@ -415,8 +421,8 @@ fn what_a_later_step_has_read_and_is_gone_is_named() {
     site.run().exits(1);
     site.tarn(&["data", "get", "bam", "got"])
         .exits(1)
-        .says("2 of 3 instances of `align` are committed, and what align[s1] made is not there any more")
-        .says("what is there was copied");
+        .says("2 of 3 instances of `align` have finished in w-1; the output of align[s1] is gone (to prevent this: `keep")
+        .says("; what is there was copied. `tarn resume` runs");
     assert_eq!(site.read("got/s3"), "s3\n");
     assert!(!site.path("got/s1").exists());
 }
@@ -437,7 +443,15 @@ fn a_newer_version_that_is_not_rescued_is_named_though_an_older_one_is() {
     let ran = site.run().exits(1);
     ran.says("`x` was not rescued");
     site.tarn(&["status"]).exits(0).says("`x` was not rescued");
-    let said = "what was copied is version 1, and this is version 2";
+    let said = "version 1 was copied, and version 2, which is newer, was not";
     site.tarn(&["why", "x"]).exits(0).says(said);
     assert_eq!(site.read("ext/rescued-w-1/x/f"), "1\n");
+}
+
+#[test]
+fn a_resumption_does_not_repeat_what_an_earlier_one_has_copied() {
+    let site = consumed("on_failure = \"drain\"");
+    site.run().exits(1).says("copied the output of 2 of 3");
+    let resumed = site.tarn(&["resume"]).exits(1);
+    assert!(!resumed.err.contains("copied"), "{}", resumed.err);
 }

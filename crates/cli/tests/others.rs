@@ -159,12 +159,12 @@ fn what_is_not_there_or_not_clear_or_not_ones_own_is_named() {
         (
             "nothing",
             7,
-            "no replica of `nothing` is on the nodes; there: ",
+            "`nothing` is not stored anywhere that tarn knows",
         ),
         (
             "other/genome",
             7,
-            "no replica of `genome` of workflow other",
+            "`genome` of workflow other is not stored anywhere that tarn knows",
         ),
         ("use/genome", 3, "it is this workflow's own"),
         (
@@ -208,7 +208,7 @@ fn one_of_several_is_named_by_its_workflow() {
     assert_ne!(others.out, puts.out);
     named("put-genome/genmoe")
         .exits(7)
-        .says("there: other/genome, put-genome/genome; did you mean `genome`?");
+        .says("; did you mean `genome`? Datasets here: other/genome, put-genome/genome");
     site.write("workflow.toml", &reads("other/genome", ""));
     site.run().exits(0);
     assert_eq!(site.read("res/text"), "TTTT\n");

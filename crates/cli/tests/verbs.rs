@@ -135,12 +135,11 @@ fn functions_have_the_versions_that_programs_ask_for() {
     let theirs = symbols(found.trim(), false);
     let made_up: Vec<_> = own.difference(&theirs).collect();
     assert!(made_up.is_empty(), "{made_up:?}");
-    let mut programs: Vec<_> =
-        said(Command::new("dpkg").args(["-L", "ibverbs-utils", "perftest"]))
-            .lines()
-            .filter(|line| line.contains("/bin/ib"))
-            .map(str::to_owned)
-            .collect();
+    let mut programs: Vec<_> = said(Command::new("dpkg").args(["-L", "ibverbs-utils", "perftest"]))
+        .lines()
+        .filter(|line| line.contains("/bin/ib"))
+        .map(str::to_owned)
+        .collect();
     // A library that uses it; its package has another name in each release of Debian.
     let manager = said(Command::new("cc").arg("-print-file-name=librdmacm.so.1"));
     programs.push(manager.trim().to_owned());

@@ -160,11 +160,16 @@ impl State {
         causes
     }
 
-    /// The instances that something given up keeps from an entry of their own, each with what that is, as far as it is one instance.
+    /// The instances that one that has failed keeps from an entry of their own, each with what that is.
     pub(crate) fn instances_not_run(&self) -> BTreeMap<InstanceId, Subject> {
-        let failed = self.given_up.all.iter().filter_map(instance_of);
-        let mut causes: BTreeMap<InstanceId, Subject> =
-            failed.map(|id| (id, Subject::Instance(id))).collect();
+        let failed = self.steps.instances();
+        let failed = failed.filter(|(_, i)| i.progress == Progress::Failed);
+        let given_up = self.given_up.all.iter().filter_map(instance_of);
+        let mut causes: BTreeMap<InstanceId, Subject> = failed
+            .map(|(id, _)| id)
+            .chain(given_up)
+            .map(|id| (id, Subject::Instance(id)))
+            .collect();
         let waits = |i: &Instance| !i.inputs_known && i.progress == Progress::Pending;
         let waiting = self.steps.instances().filter(|(_, i)| waits(i));
         let mut waiting: Vec<(InstanceId, &Instance)> = waiting.collect();
@@ -193,10 +198,16 @@ impl State {
         }
     }
 
-    /// Whether a step has instances that could not run yet.
-    pub(crate) fn waits(&self, step: StepId) -> bool {
-        let bound = self.steps.all[step.at()].instances.as_deref();
-        bound.is_none_or(|all| all.iter().any(|i| i.progress == Progress::Pending))
+    /// Whether a step has instances that did not run yet.
+    fn waits(&self, step: StepId) -> bool {
+        self.open_instances(step) != Some(0)
+    }
+
+    /// How many instances of a step did not run yet; `None` as long as it is not known which there are.
+    pub(crate) fn open_instances(&self, step: StepId) -> Option<u64> {
+        let all = self.steps.all[step.at()].instances.as_deref()?;
+        let open = |i: &&Instance| matches!(i.progress, Progress::Pending | Progress::Assigned(_));
+        Some(all.iter().filter(open).count() as u64)
     }
 
     /// Whether everybody without a place waits for what an instance that was given up was to make again.

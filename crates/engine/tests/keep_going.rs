@@ -10,8 +10,8 @@ use tarn_base::action::{Action, Do, Outcome, Run, Subject};
 use tarn_base::event::{Ended, Event, FailureKind, Output, Start, Undeclared};
 use tarn_base::hash::Hash;
 use tarn_base::id::StepId;
-use tarn_base::part::{PartInfo, StoreKey, TransferKind};
-use tarn_base::reason::Reason;
+use tarn_base::part::{PartClass, PartInfo, StoreKey, TransferKind};
+use tarn_base::reason::{NotStarted, Reason};
 use tarn_ports::Record;
 use tarn_sim::{FaultPlan, Simulation};
 
@@ -76,7 +76,10 @@ fn what_does_not_need_what_failed_goes_on_and_the_end_names_both() {
         "{all:?}"
     );
     for step in [1, 2] {
-        let not_run = Reason::NotRun { needs: failed };
+        let not_run = Reason::NotRun {
+            needs: failed,
+            not_started: None,
+        };
         assert_eq!(notes(&all, Subject::Step(StepId(step))), [&not_run]);
     }
     let end = Reason::Incomplete {
@@ -114,7 +117,10 @@ fn fail_fast_starts_nothing_new() {
         Some(&Reason::AfterFailure { about })
     );
     for step in [1, 2] {
-        let not_run = Reason::NotRun { needs: about };
+        let not_run = Reason::NotRun {
+            needs: about,
+            not_started: None,
+        };
         assert_eq!(notes(&all, Subject::Step(StepId(step))), [&not_run]);
     }
 }
@@ -373,7 +379,58 @@ fn what_is_left_of_a_version_is_held_for_a_rescue_and_the_rest_is_told() {
         _ => None,
     });
     assert!(
-        told.is_some_and(|m| m.starts_with("2 of its 4 parts")),
+        told.is_some_and(|m| m.starts_with(
+            "2 of its 4 parts were copied; no node holds the other 2 any more. tarn may"
+        )),
         "{end:?}"
     );
+}
+
+/// One sample after the other; the second fails, and what reads the first, alone, could have been started.
+#[test]
+fn after_fail_fast_what_was_not_started_is_told_from_what_lacks_its_input() {
+    let text = "name = \"w\"\n[data.a]\n[data.b]\n\
+        [[step]]\nname = \"mka\"\nforeach = [\"1\", \"2\"]\nrun = \"x\"\nout = \"a\"\n\
+        [[step]]\nname = \"mkb\"\nforeach = [\"1\", \"2\"]\nrun = \"x\"\nin = \"a/{item}\"\nout = \"b\"\n";
+    let mut s = start(workflow(text), cluster(1, 1, &[100 * MB]), policy("data"));
+    s.options.fail_fast = true;
+    let (mut hand, mut new) = Hand::begin(&s);
+    let mut all = new.clone();
+    while let Some(run) = runs_in(&new).into_iter().next() {
+        new = match (run.instance.step.0, run.instance.index) {
+            (0, 0) => hand.ended(&run, first_entry(&run)),
+            (0, _) => hand.fails(&run, FailureKind::Exit),
+            other => panic!("{other:?} runs: {all:?}"),
+        };
+        all.extend(new.iter().cloned());
+    }
+    let about = Subject::Instance(instance(0, 1));
+    let told = Reason::NotRun {
+        needs: about,
+        not_started: Some(NotStarted {
+            need_it: 1,
+            instances: 1,
+            after: about,
+        }),
+    };
+    assert_eq!(notes(&all, Subject::Step(StepId(1))), [&told], "{all:?}");
+}
+
+/// A run commits its own entry.
+fn first_entry(run: &Run) -> Ended {
+    let info = source(None, MB).remove(0);
+    let info = PartInfo {
+        class: PartClass::Entry("1".into()),
+        hash: Some(Hash(1)),
+        key: StoreKey(format!("{}.0", run.store)),
+        ..info
+    };
+    Ended::Committed {
+        outputs: vec![Output {
+            data: data(0),
+            version: 1,
+            parts: vec![(info, vec![run.nodes[0]])],
+        }],
+        undeclared: Undeclared::default(),
+    }
 }

@@ -171,7 +171,10 @@ fn one_that_fails_keeps_its_own_element_from_the_later_steps_alone() {
             Do::Note {
                 about: Subject::Instance(id),
             },
-            Reason::NotRun { needs },
+            Reason::NotRun {
+                needs,
+                not_started: None,
+            },
         ) => Some((*id, *needs)),
         _ => None,
     });

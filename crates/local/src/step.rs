@@ -25,6 +25,7 @@ use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
 use tarn_base::id::TierRef;
 use tarn_base::nodes::Phase;
 use tarn_base::part::StoreKey;
+use tarn_base::text::{COMMAND_ENDED, FATE, FATE_AND_LOG};
 use tarn_base::units::Elapsed;
 use tarn_base::workflow::Step;
 use tarn_ports::Control;
@@ -328,26 +329,28 @@ fn judge(
         // Somebody else may have, and that would be why it failed.
         (Isolation::Namespaces { .. }, _) => unchanged(of, team),
     };
-    let fate = "its inputs are intact, nothing it wrote was kept";
     let hint = hints::of_log(shared, step, of.needs, &tail(log, LOG_TAIL_BYTES));
     let log = log.display();
     match outcome {
         Outcome::Ended(End::Exited(0)) => inputs,
         Outcome::Ended(End::Exited(status)) => inputs.and(Err(failure(
             FailureKind::Exit,
-            format!("its command ended with status {status}{}; {fate}; all that it printed is in {log}{hint}", hints::of_status(status)),
+            format!(
+                "{COMMAND_ENDED}status {status}{}{FATE_AND_LOG}{log}{hint}",
+                hints::of_status(status)
+            ),
         ))),
         Outcome::Ended(End::Signalled(signal)) => inputs.and(Err(failure(
             FailureKind::Signal,
             format!(
-                "signal {signal} ({}) ended its command; {fate}; all that it printed is in {log}",
+                "signal {signal} ({}) ended its command{FATE_AND_LOG}{log}",
                 signal_name(signal)
             ),
         ))),
         Outcome::TimedOut => inputs.and(Err(failure(
             FailureKind::TimedOut,
             format!(
-                "it ran longer than its `time` of {} and was stopped; {fate}; all that it printed is in {log}",
+                "it ran longer than its `time` of {} and was stopped{FATE_AND_LOG}{log}",
                 Elapsed(step.time.unwrap_or(0))
             ),
         ))),
@@ -355,7 +358,9 @@ fn judge(
             FailureKind::Cancelled,
             "it was stopped because the run ends; nothing it wrote was kept",
         )),
-        Outcome::Broken(why) | Outcome::NotRestored(why) => inputs.and(Err(failure(FailureKind::Launch, format!("{why}; {fate}")))),
+        Outcome::Broken(why) | Outcome::NotRestored(why) => {
+            inputs.and(Err(failure(FailureKind::Launch, format!("{why}; {FATE}"))))
+        }
     }
 }
 

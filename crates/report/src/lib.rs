@@ -18,7 +18,7 @@ mod why;
 pub use html::html;
 pub use names::lent;
 pub use status::{
-    Board, Counts, Fill, LastFailure, Moved, Moving, NodeNow, Running, Status, status,
+    Board, Counts, Fill, LastFailure, MAX_FAILURES, Moved, Moving, NodeNow, Running, Status, status,
 };
 pub use summary::{Emulated, EnergyTotal, LostNode, NotRescued, NotRun, OutcomeName, Summary};
 pub use why::{Answer, WhyError, render, why};

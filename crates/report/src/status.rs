@@ -11,7 +11,7 @@ use crate::summarize::{emulated, lost_nodes, not_rescued, not_run};
 use crate::summary::{Emulated, LostNode, NotRescued, NotRun, OutcomeName, SCHEMA};
 use crate::trace::Trace;
 use count::counts;
-pub(crate) use count::counts_of_steps;
+pub(crate) use count::{counts_of_steps, unexpanded};
 use failed::failures;
 use meter::Meters;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,10 @@ use tarn_base::part::{PartMove, Place};
 use tarn_base::reason::Reason;
 use tarn_base::units::{Nanos, Time};
 use tarn_ports::Record;
+pub(crate) use text::unexpanded as unexpanded_text;
+
+/// Failures that [`Status::failures`] lists.
+pub const MAX_FAILURES: usize = 100;
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,9 +72,15 @@ pub struct Status {
     /// Datasets with `on_failure = "drain"` that were not copied out completely when the run ended early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_rescued: Vec<NotRescued>,
-    /// What has failed for good or at its last attempt.
+    /// The first [`MAX_FAILURES`] of what has failed for good or at its last attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailedNow>,
+    /// How many more have failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_failures: u64,
+    /// The first [`crate::summary::MAX_NOT_RUN`] of the steps whose number of instances is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unexpanded: Vec<String>,
     /// The last thing that failed.
     pub last_failure: Option<LastFailure>,
 }
@@ -211,6 +221,10 @@ pub struct LastFailure {
     pub log_tail: Option<String>,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// Where a run stands at `now` (nanoseconds since its start; the last record's time if that is later).
 ///
 /// # Errors
@@ -257,6 +271,7 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
         Some((at, Outcome::Interrupted(_))) => (OutcomeName::Interrupted, at),
     };
     meters.read(&trace.history, live);
+    let (failures, more_failures) = failures(trace, &names);
     Status {
         schema: SCHEMA,
         run: trace.start.run.clone(),
@@ -275,7 +290,9 @@ fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters)
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),
         not_rescued: not_rescued(trace),
-        failures: failures(trace, &names),
+        failures,
+        more_failures,
+        unexpanded: unexpanded(trace),
         last_failure: last_failure(trace, &names),
     }
 }

@@ -1,7 +1,7 @@
 //! From the fold to the totals.
 
 use crate::names::Names;
-use crate::status::{Counts, counts_of_steps};
+use crate::status::{Counts, counts_of_steps, unexpanded};
 use crate::summary::{
     EQUATION_5, Emulated, EnergyTotal, Estimate, External, LostNode, MAX_FILL_POINTS, NodeSummary,
     NotRescued, NotRun, OutcomeName, SCHEMA, StepSummary, Summary, Tally, TierSummary,
@@ -41,6 +41,7 @@ pub(crate) fn summarize(trace: &Trace) -> Summary {
         stage_through: stage_through(trace),
         instances: add_up(steps.iter().map(|s| s.instances)),
         unexpanded_steps: counted.iter().map(|c| c.unexpanded_steps).sum(),
+        unexpanded: unexpanded(trace),
         transfers: transfers(trace),
         lost_nodes: lost_nodes(trace),
         not_run: not_run(trace),

@@ -2,6 +2,7 @@
 //! Times are nanoseconds, sizes bytes.
 
 use crate::ReportError;
+use crate::status::unexpanded_text as unexpanded;
 use crate::summarize::summarize;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,9 @@ pub struct Summary {
     /// Steps whose number of instances is not known: the data they run over was not made.
     #[serde(default)]
     pub unexpanded_steps: u64,
+    /// The first [`MAX_NOT_RUN`] of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unexpanded: Vec<String>,
     /// How many transfers ended how.
     pub transfers: TransferTally,
     /// Every loss of a node, in order.
@@ -417,13 +421,12 @@ impl std::fmt::Display for Summary {
                 write!(f, ", {count} {word}")?;
             }
         }
-        if self.unexpanded_steps > 0 {
-            write!(
-                f,
-                "; and {} whose number of instances is not known",
-                self.unexpanded_steps
-            )?;
-        }
+        let may_come = self.outcome == OutcomeName::Unfinished;
+        f.write_str(&unexpanded(
+            self.unexpanded_steps,
+            &self.unexpanded,
+            may_come,
+        ))?;
         writeln!(f)?;
         for step in self.not_run.iter().take(MAX_NOT_RUN) {
             writeln!(f, "not run   {step}")?;

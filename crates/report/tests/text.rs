@@ -227,8 +227,7 @@ fn status_of_a_running_workflow() {
     let golden = "\
 mosaic-3  running  1.50 s  policy data
 external store emulated at 200 MB/s, 2 ms a file
-steps: 1 running, 1 staging, 4 waiting
-  and 2 whose number of instances is not known yet
+steps: 1 running, 1 staging, 4 waiting; and 2 steps whose number of instances is not known yet (`differ`, `correct`)
 
   RUNNING           NODE  ATTEMPT  FOR
   project[t0.fits]  n0    2        600 ms

@@ -173,7 +173,7 @@ impl Held {
             (_, Some(Lack { why, remedy, .. })) => Err(CliError::new(
                 Exit::WorkflowFailed,
                 format!(
-                    "{why}; nothing was copied. `tarn data get` copies what is there; {remedy}"
+                    "{why}; nothing was copied. `tarn data get` copies what is there. {remedy}"
                 ),
             )),
         }
@@ -196,7 +196,13 @@ impl Held {
         };
         let parts = |run: &str| -> CliResult<_> {
             let history = runs::history(&self.state, run).exit(Exit::State)?;
-            Ok(parts_in(rows, &history))
+            let of_workflow = history.start.as_ref().map(|s| &s.workflow.name);
+            let newest = listed
+                .iter()
+                .rev()
+                .find(|r| Some(&r.workflow) == of_workflow);
+            let resumes = newest.is_some_and(|r| r.name == run);
+            Ok(parts_in(rows, &history, resumes))
         };
         let mut lack = match parts(&newest.name)? {
             Ok(keys) => return Ok((keys, None)),
@@ -207,7 +213,7 @@ impl Held {
                 return Err(CliError::new(
                     Exit::WorkflowFailed,
                     format!(
-                        "{}; nothing was copied. {}; `--run {}` takes what that run has made",
+                        "{}; nothing was copied. {}. `--run {}` takes what that run has made",
                         lack.why, lack.remedy, older.name
                     ),
                 ));
@@ -466,11 +472,11 @@ impl Held {
             Some(row) => Err(CliError::new(
                 Exit::NotFound,
                 format!(
-                    "`{}` is not all there any more: {} is gone; {}",
+                    "`{}` is incomplete: {} is gone. {}",
                     row.dataset,
                     row.path().display(),
                     had_again(&self.state, Some(&row.workflow), &row.dataset)
-                        .unwrap_or_else(|| "`tarn resume` (or `tarn run` again) makes it".into())
+                        .unwrap_or_else(|| "`tarn run` makes it again".into())
                 ),
             )),
         }

@@ -6,7 +6,8 @@ use tarn_base::history::History;
 use tarn_base::id::{DataId, InstanceId};
 use tarn_base::layout::StateDir;
 use tarn_base::part::{PartClass, PartInfo, PartRef};
-use tarn_base::workflow::{Keep, Workflow};
+use tarn_base::text::sentence_of;
+use tarn_base::workflow::{Dataset, Keep, Workflow};
 use tarn_journal::runs;
 
 /// How many instances or entries a message names.
@@ -16,7 +17,9 @@ const NAMED: usize = 8;
 pub(crate) struct Missing {
     /// The instances of which something is missing.
     pub(crate) makers: usize,
-    /// That it is not there any more; `None` if nothing is missing.
+    /// What is missing, as instances and entries; `None` if nothing is.
+    pub(crate) named: Option<String>,
+    /// That it is gone.
     pub(crate) text: Option<String>,
 }
 
@@ -31,6 +34,7 @@ impl Missing {
         let Some(w) = history.start.as_ref().map(|s| &s.workflow) else {
             return Self {
                 makers: 0,
+                named: None,
                 text: None,
             };
         };
@@ -60,25 +64,34 @@ impl Missing {
             }
         }
         let named: Vec<String> = named.iter().map(|e| format!("`{name}/{e}`")).collect();
-        let made_text = listed(&made).map(|list| format!("what {list} made"));
-        let both = [made_text, listed(&named)];
-        let both: Vec<String> = both.into_iter().flatten().collect();
-        let is = match both.len() == 1 && named.len() < 2 {
+        let is = match made.is_empty() && named.len() == 1 || named.is_empty() {
             true => "is",
             false => "are",
         };
-        let text =
-            (!both.is_empty()).then(|| format!("{} {is} not there any more", both.join(" and ")));
+        let of = match made.is_empty() {
+            true => "",
+            false => "the output of ",
+        };
+        let all = [made, named].concat();
+        let all = (!all.is_empty()).then(|| sentence_of(&all, NAMED));
+        let text = all.as_ref().map(|all| format!("{of}{all} {is} gone"));
         Self {
             makers: makers.len(),
+            named: all,
             text,
         }
     }
 }
 
-/// How what a later step has read is kept until the run's end.
-pub(crate) fn how_kept(dataset: &str) -> String {
-    format!("(`keep = \"workflow\"` in [data.{dataset}] keeps it)")
+/// How what a later step has read stays until the run's end, where nothing asks for that yet; with a space before it.
+pub(crate) fn how_kept(dataset: &Dataset) -> String {
+    match dataset.keep {
+        Keep::UntilConsumed => {
+            let name = &dataset.name;
+            format!(" (to prevent this: `keep = \"workflow\"` in [data.{name}])")
+        }
+        _ => String::new(),
+    }
 }
 
 /// An instance by its step and element.
@@ -93,33 +106,19 @@ fn instance(history: &History, id: InstanceId) -> String {
     }
 }
 
-/// `a, b and c`; the first few of many.
-fn listed(names: &[String]) -> Option<String> {
-    let mut all: Vec<String> = names.iter().take(NAMED).cloned().collect();
-    match names.len() - all.len() {
-        0 => {}
-        more => all.push(format!("{more} more")),
-    }
-    let last = all.pop()?;
-    Some(match all.as_slice() {
-        [] => last,
-        before => format!("{} and {last}", before.join(", ")),
-    })
-}
-
 /// How a dataset is had that was made and is not there any more: nothing that it depends on has changed, so its step does not run by
 /// itself. `None` for one that no step makes.
 pub(crate) fn run_again(w: &Workflow, data: DataId) -> Option<String> {
     let dataset = w.dataset(data);
     let step = w.producer(data, w.last_version(data))?;
+    let name = &dataset.name;
     let keep = match dataset.keep {
         Keep::For(_) | Keep::Forever => String::new(),
-        _ => format!("give [data.{}] `keep = \"7d\"`, ", dataset.name),
+        _ => format!("set `keep = \"7d\"` in [data.{name}], "),
     };
     Some(format!(
-        "to have `{}` again, step `{}` must run again: {keep}change something that decides the step's result, such as \
-         `env = {{ AGAIN = \"1\" }}` in it, and `tarn run`",
-        dataset.name,
+        "To make `{name}` again: {keep}add `env = {{ AGAIN = \"1\" }}` to step `{}` (another value if it is there already; in a script: a \
+         line `export AGAIN=1`), then `tarn run`",
         w.step(step).name
     ))
 }

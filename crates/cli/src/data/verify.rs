@@ -37,7 +37,7 @@ pub(super) fn verify(cli: &Cli, dataset: &str, run: Option<&str>) -> CliResult {
         }
     }
     if let (0, Some(lack)) = (damaged, &lack) {
-        let text = format!("{}; {}", lack.why, lack.remedy);
+        let text = format!("{}. {}", lack.why, lack.remedy);
         return Err(CliError::new(Exit::WorkflowFailed, text));
     }
     if damaged == 0 {

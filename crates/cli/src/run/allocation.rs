@@ -591,11 +591,7 @@ fn say_gone(allocation: &tarn_slurm::Allocation) {
 
 /// Names, or the first and how many more there are.
 fn some(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    match names.len().checked_sub(SHOWN) {
-        None | Some(0) => names.join(", "),
-        Some(more) => format!("{} and {more} more", names[..SHOWN].join(", ")),
-    }
+    tarn_base::text::first_of(names, 8)
 }
 
 fn spec(tier: &machine::TierSpec) -> String {

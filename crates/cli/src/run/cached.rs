@@ -1,11 +1,11 @@
 //! What a run that has ended well leaves on its tiers as cache.
 
 use super::wall;
-use crate::date;
 use crate::error::{CliResult, ExitWith};
 use std::collections::BTreeSet;
 use tarn_base::codes::Exit;
 use tarn_base::event::Start;
+use tarn_base::text::{first_of, minute};
 use tarn_base::units::Bytes;
 use tarn_journal::Catalogue;
 
@@ -26,19 +26,13 @@ pub(super) fn line(catalogue: &Catalogue, start: &Start) -> CliResult<Option<Str
         return Ok(None);
     };
     let names: BTreeSet<&str> = cached.iter().map(|r| r.dataset.as_str()).collect();
-    let mut listed: Vec<String> = names
-        .iter()
-        .take(NAMES)
-        .map(|name| format!("`{name}`"))
-        .collect();
-    if names.len() > NAMES {
-        listed.push(format!("{} more", names.len() - NAMES));
-    }
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     let stored: u64 = cached.iter().map(|r| r.stored).sum();
     Ok(Some(format!(
-        "cached    {}: {} on the nodes until {}, unless others need the room; `--cache 0` leaves nothing",
-        listed.join(", "),
+        "cached    {}: {} {} on the nodes for later runs, at least until {} unless the space is needed; `--cache 0` keeps none",
+        first_of(&names, NAMES),
         Bytes(stored),
-        date::minute(until)
+        if names.len() == 1 { "stays" } else { "stay" },
+        minute(until)
     )))
 }

@@ -3,7 +3,6 @@
 
 use super::stale::Stale;
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::print::say;
 use crate::workflow::{read_script, read_watched};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -87,7 +86,6 @@ impl Files {
     /// Whether a file counts for some step already.
     pub(super) fn knows(&self, path: &Path) -> bool {
         let mut watched = self.watched.values().flatten();
-        let plain = |p: &Path| p.components().collect::<PathBuf>();
         let path = plain(path);
         self.scripts.keys().any(|s| plain(s) == path) || watched.any(|w| path.starts_with(w))
     }
@@ -149,14 +147,11 @@ impl Files {
             let now = std::fs::read(path).ok().map(|bytes| Hash::of(&bytes));
             let how = match now {
                 Some(now) if now == *hash => None,
-                Some(_) => Some("has changed"),
+                Some(_) => Some("has changed since this run began"),
                 None => Some("cannot be read any more"),
             };
             if let Some(how) = how {
-                say!(
-                    "note: {} {how} since this run began, which goes on with what it was; `tarn run` uses the new one",
-                    path.display()
-                );
+                stale.workflow_file(&plain(path), how);
             }
         }
         for (id, step) in (0u32..).map(StepId).zip(&workflow.steps) {
@@ -187,12 +182,13 @@ impl Files {
         let named = RefCell::new(Vec::new());
         tarn_flow::code_hash(workflow, step, &|path| {
             if self.scripts.contains_key(path) {
-                named.borrow_mut().push(path.to_path_buf());
+                named.borrow_mut().push(plain(path));
             }
             None
         });
         let mut named = named.into_inner();
-        named.extend(self.watched.get(&step.name).into_iter().flatten().cloned());
+        let watched = self.watched.get(&step.name).into_iter().flatten();
+        named.extend(watched.map(|path| plain(path)));
         named
     }
 
@@ -226,6 +222,11 @@ impl Files {
             named.get(step.at())?.iter().find(changed).cloned()
         })
     }
+}
+
+/// Without `.` and what is needless.
+fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
 }
 
 /// What changes whenever a file does: size, inode, time of its inode's last change.

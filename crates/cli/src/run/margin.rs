@@ -44,10 +44,7 @@ pub(crate) fn at_risk(w: &Workflow) -> Option<String> {
     if lost.is_empty() {
         return None;
     }
-    let shown = match lost.len() {
-        n if n > NAMED => format!("{} and {} more", lost[..NAMED].join(", "), n - NAMED),
-        _ => lost.join(", "),
-    };
+    let shown = tarn_base::text::first_of(&lost, NAMED);
     Some(format!(
         "if an allocation ends before its run, what was made of {shown} by then goes with its nodes; \
          `on_failure = \"drain\"` on a dataset brings it out"

@@ -16,6 +16,7 @@ use tarn_base::cluster::Cluster;
 use tarn_base::event::{Ended, Event};
 use tarn_base::hash::Hash;
 use tarn_base::id::InstanceId;
+use tarn_base::text::first_of;
 use tarn_base::workflow::Workflow;
 use tarn_ports::Record;
 
@@ -163,14 +164,10 @@ impl Watched {
             }
             if !known.is_empty() {
                 let names: Vec<_> = known.keys().map(|p| p.display().to_string()).collect();
-                let more = match names.len() {
-                    n if n > NAMED => format!(" and {} more", n - NAMED),
-                    _ => String::new(),
-                };
                 say!(
-                    "note: while `{step}` ran, {}{more} was opened, which it does not name: it does not run again when that changes; \
+                    "note: while `{step}` ran, {} was opened, which it does not name: it does not run again when that changes; \
                      `files = [...]` in its `[[step]]` watches it",
-                    names[..names.len().min(NAMED)].join(", ")
+                    first_of(&names, NAMED)
                 );
             }
             all.insert(step, known);

@@ -3,6 +3,7 @@
 use crate::error::{CliError, CliResult};
 use crate::print::say;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use tarn_base::codes::Exit;
 use tarn_base::id::{InstanceId, StepId};
 use tarn_base::workflow::Workflow;
@@ -25,7 +26,17 @@ impl Stale {
     /// A source that a step reads.
     pub(super) fn source(&mut self, step: StepId, what: String) {
         self.steps.entry(step).or_insert_with(|| what.clone());
-        self.notes.insert(what);
+        self.notes.insert(format!(
+            "{what} since this run began. The run continues with the results it made from the old one; `tarn run` uses the new one"
+        ));
+    }
+
+    /// The workflow file: `how` it is another by now.
+    pub(super) fn workflow_file(&mut self, path: &Path, how: &str) {
+        self.notes.insert(format!(
+            "{} {how}. The run continues as it began; `tarn run` uses the new one",
+            path.display()
+        ));
     }
 
     /// Whether no step has changed: nothing has to be looked at.
@@ -44,18 +55,16 @@ impl Stale {
         Err(CliError::new(
             Exit::Usage,
             format!(
-                "{what} since this run began, and what step `{name}` made is needed and no longer there: the step must run again with it as \
-                 it is now. Nothing was started; `tarn run` begins a run that does so, and runs again only what that changes"
+                "{what} since this run began. Step `{name}` must run again, because its output is needed and gone, and `tarn resume` would \
+                 mix old and new input. Nothing was started. Use `tarn run`: it takes the new input and runs only what is affected"
             ),
         ))
     }
 
     /// Says what has changed, where the run goes on all the same.
     pub(super) fn tell(&self) {
-        for what in &self.notes {
-            say!(
-                "note: {what} since this run began, which goes on with what it has made of it; `tarn run` uses the new one"
-            );
+        for note in &self.notes {
+            say!("note: {note}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tarn_base::action::{Do, Outcome, Subject};
 use tarn_base::id::{DataId, StepId};
 use tarn_base::part::Place;
-use tarn_base::reason::Reason;
+use tarn_base::reason::{NotStarted, Reason};
 use tarn_base::units::SECOND;
 use tarn_base::workflow::Keep;
 
@@ -84,11 +84,31 @@ impl Decide<'_> {
     /// was started.
     fn tell_not_run(&mut self, otherwise: &Reason) {
         let needs = self.state.not_run();
+        let blocked = self.state.instances_not_run();
         for step in (0..self.state.steps.all.len() as u32).map(StepId) {
-            let why = match needs.get(&step) {
-                Some(needs) => Reason::NotRun { needs: *needs },
-                None if self.state.waits(step) => otherwise.clone(),
-                None => continue,
+            // How many of its open instances need what failed; of a step that is not bound: all.
+            let of_step = blocked.iter().filter(|(id, _)| id.step == step);
+            let open = self.state.open_instances(step);
+            let not_started = open.map(|all| all.saturating_sub(of_step.clone().count() as u64));
+            let cause = match not_started {
+                Some(_) => of_step.map(|(_, cause)| cause).next(),
+                None => needs.get(&step),
+            };
+            let why = match (cause, otherwise) {
+                (Some(&needs), Reason::AfterFailure { about }) => Reason::NotRun {
+                    needs,
+                    not_started: not_started.filter(|n| *n > 0).map(|instances| NotStarted {
+                        need_it: open.unwrap_or(0).saturating_sub(instances),
+                        instances,
+                        after: *about,
+                    }),
+                },
+                (Some(&needs), _) => Reason::NotRun {
+                    needs,
+                    not_started: None,
+                },
+                (None, _) if open != Some(0) => otherwise.clone(),
+                (None, _) => continue,
             };
             let about = Subject::Step(step);
             self.emit(Do::Note { about }, why);
@@ -99,12 +119,14 @@ impl Decide<'_> {
     fn end_incomplete(&mut self) {
         for (id, needs) in self.state.instances_not_run() {
             let about = Subject::Instance(id);
-            self.emit(Do::Note { about }, Reason::NotRun { needs });
+            let not_started = None;
+            self.emit(Do::Note { about }, Reason::NotRun { needs, not_started });
         }
         let not_run = self.state.not_run();
         for (step, needs) in &not_run {
             let about = Subject::Step(*step);
-            self.emit(Do::Note { about }, Reason::NotRun { needs: *needs });
+            let (needs, not_started) = (*needs, None);
+            self.emit(Do::Note { about }, Reason::NotRun { needs, not_started });
         }
         let why = self.incomplete(&not_run);
         let about = Subject::Run;

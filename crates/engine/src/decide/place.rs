@@ -361,18 +361,14 @@ impl Decide<'_> {
             .filter(|(id, _)| self.state.ledger.is_lost(*id))
             .map(|(_, node)| node.name.as_str())
             .collect();
-        let first = lost[..lost.len().min(NAMED)].join(", ");
-        let more = match lost.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let named = tarn_base::text::first_of(&lost, NAMED);
         match all.len() - lost.len() {
             _ if lost.is_empty() => None,
             0 => Some(format!(
-                "all nodes of the run are lost ({first}{more}); `tarn resume` goes on when there are nodes again"
+                "all nodes of the run are lost ({named}); `tarn resume` goes on when there are nodes again"
             )),
             left => Some(format!(
-                "of {} node(s) {left} are left, lost are {first}{more}; `tarn resume` goes on when they are back",
+                "of {} node(s) {left} are left, lost are {named}; `tarn resume` goes on when they are back",
                 all.len()
             )),
         }

@@ -3,6 +3,7 @@
 //! a step made go outside.
 
 use super::Decide;
+use super::rescue::version_to_rescue;
 use crate::data::{Part, Replica, ReplicaState, Version};
 use crate::state::{State, Stop};
 use tarn_base::part::{PartMove, PartRef, Place, TransferKind, Verify};
@@ -24,25 +25,25 @@ pub(super) fn unneeded(state: &State, name: PartRef, part: &Part) -> bool {
         && !may_be_rescued(state, name)
 }
 
-/// Whether a rescue would still send a version out: the newest whole one, and what is made of the next. While the step that
+/// Whether a rescue would still send a version out, if all that is being made of it is made ([`version_to_rescue`]). While the step that
 /// changes it has not committed, that is its pre-image. What is complete stays only once something has failed; what is not stays
-/// before that too, as an instance that fails later would leave nothing of the others. Where no version is whole, what is left of
-/// one that was goes out.
+/// before that too, as an instance that fails later would leave nothing of the others.
 fn may_be_rescued(state: &State, name: PartRef) -> bool {
     let w = &state.start.workflow;
     let fails = state.stop.is_some() || !state.given_up.all.is_empty();
     let drains = w.dataset(name.data).on_failure == OnFailure::Drain;
     let version = state.data.version(name.data, name.version);
-    if !drains || name.version == 0 || version.sealed && !fails {
+    let is_out = version.rescued || version.delivered;
+    if !drains || name.version == 0 || version.sealed && !fails || is_out {
         return false;
     }
-    let whole = |v: &Version| v.sealed && (v.delivered || v.thinned.is_empty());
-    let first = match !version.sealed || whole(version) {
-        true => name.version + 1,
-        false => 1,
+    let versions = (1..=w.last_version(name.data)).map(|v| (v, state.data.version(name.data, v)));
+    let whole = |number, v: &Version| match v.sealed {
+        true => v.delivered || v.thinned.is_empty(),
+        false => number == name.version,
     };
-    let mut better = (first..=w.last_version(name.data)).map(|v| state.data.version(name.data, v));
-    !version.rescued && !version.delivered && !better.any(whole)
+    let in_part = |v: &Version| v.thinned.len() < v.parts.len();
+    version_to_rescue(versions, whole, in_part) == Some(name.version)
 }
 
 impl Decide<'_> {

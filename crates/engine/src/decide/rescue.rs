@@ -8,7 +8,7 @@ use tarn_base::action::{Do, Subject};
 use tarn_base::id::{DataId, InstanceId};
 use tarn_base::part::Place;
 use tarn_base::reason::Reason;
-use tarn_base::workflow::OnFailure;
+use tarn_base::workflow::{Keep, OnFailure};
 
 impl State {
     /// Where a dataset is rescued to; `None` if there is no such place.
@@ -23,29 +23,20 @@ impl State {
 }
 
 impl Decide<'_> {
-    /// After a failure: the newest version of each dataset that asks for it and is whole goes out, unless it is on its way to its
-    /// `dest`. Where none is whole, what is left of the newest goes out, when no further instance can add to it.
+    /// After a failure: of each dataset that asks for it, [`version_to_rescue`] goes out, unless it is on its way to its `dest`. What is
+    /// not whole goes out when no further instance can add to it.
     pub(super) fn rescue(&mut self) {
         for i in 0..self.state.start.workflow.data.len() {
             let data = DataId(i as u32);
-            let w = &self.state.start.workflow;
-            let dataset = w.dataset(data);
+            let dataset = self.state.start.workflow.dataset(data);
             if dataset.on_failure != OnFailure::Drain {
                 continue;
             }
             let there = |part: &Part| part.rescued_from().is_some();
-            let whole = |v: &u32| {
-                let version = self.state.data.version(data, *v);
-                version.sealed && version.parts.values().all(there)
-            };
-            let in_part = |v: &u32| {
-                let version = self.state.data.version(data, *v);
-                version.parts.values().any(there)
-            };
-            let mut versions = 1..=w.last_version(data);
-            let newest = versions.clone().rev().find(whole);
+            let whole = |_, v: &Version| v.sealed && v.parts.values().all(there);
             let ends = self.state.steps.running.is_empty();
-            let newest = newest.or_else(|| versions.rfind(in_part).filter(|_| ends));
+            let in_part = |v: &Version| ends && v.parts.values().any(there);
+            let newest = version_to_rescue(self.versions(data), whole, in_part);
             let Some(newest) = newest else { continue };
             let Some(to) = self.state.rescue_place(data) else {
                 continue;
@@ -113,8 +104,8 @@ impl Decide<'_> {
             |(number, v): &(u32, &Version)| *number > outside && v.sealed && !v.parts.is_empty();
         let (number, newest) = self.versions(data).filter(is_newer).last()?;
         let message = format!(
-            "{}; what was copied is version {outside}, and this is version {number}",
-            why_lost(newest)
+            "version {outside} was copied, and version {number}, which is newer, was not: {}",
+            self.why_lost(data, newest)
         );
         Some(Reason::NotRescued { message })
     }
@@ -125,12 +116,40 @@ impl Decide<'_> {
         let copied = version.parts.values().filter(|p| self.is_copied(data, p));
         let (copied, parts) = (copied.count(), version.parts.len());
         let is_part = version.sealed && !version.delivered && copied < parts;
-        is_part.then(|| Reason::RescuedInPart {
-            message: format!(
-                "{copied} of its {parts} parts; of the others: {}",
-                why_gone(version)
-            ),
+        let (gone, are, they) = match parts.saturating_sub(copied) {
+            1 => ("other 1".to_owned(), "is", "it was"),
+            gone => (format!("other {gone}"), "are", "they were"),
+        };
+        is_part.then(|| {
+            let why = match version.thinned.is_empty() {
+                true => format!("the {gone} {are} gone (a node was lost, or {they} damaged)"),
+                false => format!("no node holds the {gone} any more{}", self.how_kept(data)),
+            };
+            Reason::RescuedInPart {
+                message: format!(
+                    "{copied} of its {parts} parts were copied{}; {why}",
+                    self.newer_parts(data, outside)
+                ),
+            }
         })
+    }
+
+    /// What there is of newer versions than the one that was copied, none of which is complete.
+    fn newer_parts(&self, data: DataId, outside: u32) -> String {
+        let newer = self.versions(data).filter(|(n, _)| *n > outside);
+        let left = newer.filter_map(|(number, version)| {
+            let there = |p: &&Part| p.rescued_from().is_some();
+            match version.parts.values().filter(there).count() {
+                0 => None,
+                1 => Some(format!(", 1 part of version {number} is on the nodes")),
+                n => Some(format!(", {n} parts of version {number} are on the nodes")),
+            }
+        });
+        let left: String = left.collect();
+        match left.is_empty() {
+            true => left,
+            false => format!(" (version {outside}, which was complete{left})"),
+        }
     }
 
     fn versions(&self, data: DataId) -> impl Iterator<Item = (u32, &Version)> {
@@ -149,34 +168,52 @@ impl Decide<'_> {
             })
         };
         let (_, newest) = self.versions(data).filter(made).last()?;
-        let message = why_lost(newest);
+        let message = self.why_lost(data, newest);
         Some(Reason::NotRescued { message })
     }
-}
 
-fn why_lost(version: &Version) -> String {
-    if let Some(message) = &version.refusal {
-        return message.clone();
-    }
-    let parts = version.parts.len();
-    let left = version
-        .parts
-        .values()
-        .filter(|p| p.rescued_from().is_some());
-    let left = match left.count() {
-        0 => String::new(),
-        left => format!("; {left} of its {parts} parts are left on the nodes"),
-    };
-    format!("{}{left}", why_gone(version))
-}
-
-/// Why parts of a version are not on the nodes any more.
-fn why_gone(version: &Version) -> &'static str {
-    match version.thinned.is_empty() {
-        true => "it is not on the nodes any more: a node was lost, or it was damaged",
-        false => {
-            "the last step that reads it had ended, and it was removed from the nodes before the run failed; \
-             `keep = \"workflow\"` keeps it until the end"
+    /// Why a version of which all had been made, or a part, was not rescued.
+    fn why_lost(&self, data: DataId, version: &Version) -> String {
+        if let Some(message) = &version.refusal {
+            return message.clone();
+        }
+        let parts = version.parts.len();
+        let there = |p: &&Part| p.rescued_from().is_some();
+        let holds = match version.parts.values().filter(there).count() {
+            0 => "no node holds it any more".to_owned(),
+            left => format!("the nodes hold only {left} of its {parts} parts"),
+        };
+        match version.thinned.is_empty() {
+            true => format!("{holds}: a node was lost, or it was damaged"),
+            false => format!("{holds}{}", self.how_kept(data)),
         }
     }
+
+    /// How what has been read stays on the nodes, where nothing asks for that yet.
+    fn how_kept(&self, data: DataId) -> &'static str {
+        match self.state.start.workflow.dataset(data).keep {
+            Keep::UntilConsumed => {
+                ". tarn may remove data once its last reader has ended; `keep = \"workflow\"` prevents that"
+            }
+            _ => "",
+        }
+    }
+}
+
+/// Which of a dataset's versions a rescue copies: the newest whole one; where none is whole, what is left of the newest that was complete
+/// once; where none was, what there is of the newest.
+pub(super) fn version_to_rescue<'a>(
+    versions: impl Iterator<Item = (u32, &'a Version)>,
+    is_whole: impl Fn(u32, &Version) -> bool,
+    has_part: impl Fn(&Version) -> bool,
+) -> Option<u32> {
+    let ranked = versions.filter_map(|(number, version)| {
+        let rank = match version.sealed {
+            _ if is_whole(number, version) => 2,
+            _ if !has_part(version) => return None,
+            was_complete => u8::from(was_complete),
+        };
+        Some((rank, number))
+    });
+    ranked.max().map(|(_, number)| number)
 }

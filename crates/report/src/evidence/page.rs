@@ -4,7 +4,7 @@ use super::plot::{short, svg};
 use super::text::cell;
 use super::{Cell, Experiment, Figure, Results, Table, Verdict};
 use crate::html::sections::{SCENE, counted};
-use crate::html::text::{date, escape, json_in_script};
+use crate::html::text::{escape, json_in_script};
 use crate::html::{begin, end};
 use std::fmt::Write;
 
@@ -60,7 +60,7 @@ fn header(page: &mut String, results: &Results) {
         "<header>{SCENE}<div class=\"wrap\"><p class=\"brand\"><svg viewBox=\"0 0 24 24\" aria-hidden=\"true\">\
          <path d=\"M2 15 9 5l4 6 3-3 6 7z\"/><path d=\"M4 18h16M7 21h10\"/></svg>tarn reproduce</p>\n\
          <h1>The papers’ experiments on this machine</h1>\n<p class=\"sub\">{} · tarn {} · {}</p>\n<p class=\"sub\">{}</p></div></header>",
-        date(results.date),
+        tarn_base::text::minute(results.date),
         escape(&results.tarn),
         machine.join(" · "),
         escape(&results.took())

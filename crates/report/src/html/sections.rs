@@ -1,7 +1,7 @@
 //! The parts of the page that Rust writes: they are there without JavaScript, and a test reads them.
 
 use super::MAX_DRAWN;
-use super::text::{date, escape, percent};
+use super::text::{escape, percent};
 use crate::summary::{OutcomeName, Summary};
 use crate::trace::Trace;
 use std::fmt::Write;
@@ -43,7 +43,7 @@ pub(super) fn header(page: &mut String, s: &Summary) {
          <p class=\"sub\">run <b>{}</b> · {} · {} with {} · policy {}{resumed}</p></div></header>\n",
         escape(&s.workflow),
         escape(&s.run),
-        date(s.started),
+        tarn_base::text::minute(s.started),
         counted(s.nodes.len() as u64, "node"),
         counted(cores, "core"),
         escape(&s.policy),

@@ -1,6 +1,7 @@
 //! How many instances are in which state, those included that nothing was decided about yet.
 
 use super::Counts;
+use crate::summary::MAX_NOT_RUN;
 use crate::trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::history::InstanceState;
@@ -28,9 +29,24 @@ pub(crate) fn counts_of_steps(trace: &Trace) -> Vec<Counts> {
         }
         counts.unexpanded_steps = u64::from(expected.is_none());
         counts.waiting += expected.unwrap_or(0).saturating_sub(known);
+        // Nothing is on its way in a run that has ended: what has not run does not.
+        if trace.history.outcome.is_some() {
+            counts.waiting += std::mem::take(&mut counts.staging);
+            counts.waiting += std::mem::take(&mut counts.running);
+        }
         counts
     };
     expected.map(of_step).collect()
+}
+
+/// The names of the first steps whose number of instances is not known.
+pub(crate) fn unexpanded(trace: &Trace) -> Vec<String> {
+    let steps = trace.start.workflow.steps.iter();
+    let unknown = steps
+        .zip(expected_instances(trace))
+        .filter(|(_, expected)| expected.is_none());
+    let names = unknown.map(|(step, _)| step.name.clone());
+    names.take(MAX_NOT_RUN).collect()
 }
 
 /// Those of all steps together.

@@ -1,14 +1,15 @@
 //! What of a run has failed.
 
-use super::FailedNow;
+use super::{FailedNow, MAX_FAILURES};
 use crate::names::Names;
 use crate::trace::Trace;
 use tarn_base::action::Subject;
 use tarn_base::history::{AttemptEnd, InstanceHistory, InstanceState};
 use tarn_base::reason::Reason;
 
-/// The instances that have failed, and the steps and datasets that were given up since the run began or was resumed.
-pub(super) fn failures(trace: &Trace, names: &Names<'_>) -> Vec<FailedNow> {
+/// The instances that have failed, and the steps and datasets that were given up since the run began or was resumed: the first ones, and
+/// how many more there are.
+pub(super) fn failures(trace: &Trace, names: &Names<'_>) -> (Vec<FailedNow>, u64) {
     let history = &trace.history;
     let since = history.resumptions.last().copied().unwrap_or(0);
     let given_up = |about: &Subject| {
@@ -39,7 +40,9 @@ pub(super) fn failures(trace: &Trace, names: &Names<'_>) -> Vec<FailedNow> {
             all.push(FailedNow { what, message });
         }
     }
-    all
+    let more = all.len().saturating_sub(MAX_FAILURES) as u64;
+    all.truncate(MAX_FAILURES);
+    (all, more)
 }
 
 /// Why its last attempt failed.

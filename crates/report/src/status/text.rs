@@ -1,8 +1,9 @@
 //! Status for a terminal: plain text, columns aligned.
 
-use super::{Fill, Moved, Moving, NodeNow, Running, Status};
+use super::{FailedNow, Fill, Moved, Moving, NodeNow, Running, Status};
 use crate::summary::{Emulated, MAX_NOT_RUN, OutcomeName};
 use std::fmt;
+use tarn_base::text::{COMMAND_ENDED, FATE_AND_LOG, some_of};
 use tarn_base::units::{Bytes, Elapsed, SECOND};
 
 /// Lines of a table that the text shows; JSON has all.
@@ -23,12 +24,19 @@ impl Status {
         let Some(failure) = &self.last_failure else {
             return text;
         };
+        let mut shown = self.failures.iter().take(lines);
+        let is_shown = shown.any(|f| f.message == failure.message);
+        if is_shown && failure.log_tail.is_none() {
+            return text;
+        }
         text += &format!(
-            "\nlast failure at {}: {}\n  {}\n",
+            "\nlast failure at {}: {}\n",
             Elapsed(failure.when),
-            failure.what,
-            failure.message
+            failure.what
         );
+        if !is_shown {
+            text += &format!("  {}\n", failure.message);
+        }
         for line in failure.log_tail.iter().flat_map(|t| t.lines()) {
             text += &format!("  | {line}\n");
         }
@@ -46,18 +54,17 @@ impl Status {
         if let Some(e) = &self.emulated {
             text += &format!("{e}\n");
         }
-        text += &format!("steps: {}\n", self.steps());
-        if self.counts.unexpanded_steps > 0 {
-            text += &format!(
-                "  and {} whose number of instances is not known yet\n",
-                self.counts.unexpanded_steps
-            );
-        }
+        let may_come = self.outcome == OutcomeName::Unfinished && self.alive != Some(false);
+        text += &format!(
+            "steps: {}{}\n",
+            self.steps(),
+            unexpanded(self.counts.unexpanded_steps, &self.unexpanded, may_come)
+        );
         for failed in self.failures.iter().take(lines) {
-            let why = failed.message.lines().next().unwrap_or_default();
-            text += &format!("failed: {}: {why}\n", failed.what);
+            text += &format!("failed: {}: {}\n", failed.what, failed.brief());
         }
-        if let Some(more @ 1..) = self.failures.len().checked_sub(lines) {
+        let more = self.failures.len().saturating_sub(lines) as u64 + self.more_failures;
+        if more > 0 {
             text += &format!("failed: and {more} more\n");
         }
         for step in self.not_run.iter().take(MAX_NOT_RUN) {
@@ -86,8 +93,8 @@ impl Status {
     fn steps(&self) -> String {
         let c = &self.counts;
         let waiting = match self.outcome {
-            OutcomeName::Failed => "not run",
-            _ => "waiting",
+            OutcomeName::Unfinished => "waiting",
+            _ => "not run",
         };
         let counts = [
             (c.committed, "done"),
@@ -230,6 +237,36 @@ impl Status {
         };
         let head = ["tier", "held", "of", "full"];
         table(text, lines, &head, self.tiers.iter().map(row));
+    }
+}
+
+impl FailedNow {
+    /// Why, in a few words: of a command how it ended, and its log.
+    fn brief(&self) -> String {
+        let line = self.message.lines().next().unwrap_or_default();
+        let own = format!("step `{}`: ", self.what);
+        let line = line.strip_prefix(&own).unwrap_or(line);
+        let ended = line.strip_prefix(COMMAND_ENDED);
+        match ended.and_then(|ended| ended.split_once(FATE_AND_LOG)) {
+            Some((status, log)) => format!("{status}; log {log}"),
+            None => line.to_owned(),
+        }
+    }
+}
+
+/// The steps whose number of instances is not known, after the counts of those whose number is. `may_come`: it may be known later.
+pub(crate) fn unexpanded(steps: u64, names: &[String], may_come: bool) -> String {
+    let named = names.iter().map(|name| format!("`{name}`"));
+    let named = match names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", some_of(named, steps)),
+    };
+    match (steps, may_come) {
+        (0, _) => String::new(),
+        (1, true) => format!("; and 1 step whose number of instances is not known yet{named}"),
+        (1, false) => format!("; and 1 step with an unknown number of instances{named}"),
+        (n, true) => format!("; and {n} steps whose number of instances is not known yet{named}"),
+        (n, false) => format!("; and {n} steps with an unknown number of instances{named}"),
     }
 }
 

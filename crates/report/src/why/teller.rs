@@ -322,10 +322,9 @@ impl<'a> Teller<'a> {
         let names = self.names;
         let mut from: Vec<String> = t.parts.iter().map(|p| names.place(&p.from)).collect();
         from.dedup();
-        let from = match &from[..] {
-            [] => "nowhere".to_string(),
-            [one] => one.clone(),
-            [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+        let from = match from.is_empty() {
+            true => "nowhere".to_string(),
+            false => tarn_base::text::first_of(&from, 1),
         };
         let expected = self
             .trace

@@ -14,7 +14,9 @@ pub(in crate::data) type Parts = BTreeMap<StoreKey, PartInfo>;
 pub(in crate::data) struct Lack {
     pub(in crate::data) why: String,
     pub(super) made: Parts,
-    /// How what is missing is had.
+    /// Which of it can be copied, or was.
+    pub(in crate::data) rest: String,
+    /// How what is missing is had: begins a sentence.
     pub(in crate::data) remedy: String,
     /// All of it had been made.
     pub(in crate::data) was_whole: bool,
@@ -25,14 +27,30 @@ impl Lack {
         Self {
             why,
             made: Parts::new(),
-            remedy: "`tarn resume` (or `tarn run` again) makes what is missing".into(),
+            rest: "what is there".into(),
+            remedy: "`tarn run` makes what is missing".into(),
             was_whole: false,
         }
     }
+
+    /// What is said once what there is has been copied.
+    pub(in crate::data) fn after_copy(&self) -> String {
+        let was = if self.rest.ends_with("parts") {
+            "were"
+        } else {
+            "was"
+        };
+        format!("{}; {} {was} copied. {}", self.why, self.rest, self.remedy)
+    }
 }
 
-/// The keys of all parts that a run says the version has, or why it is not all there.
-pub(super) fn parts_in(rows: &[ReplicaRow], history: &History) -> Result<Parts, Lack> {
+/// The keys of all parts that a run says the version has, or why it is not all there. `resumes`: the run can be resumed, as it is the
+/// newest of its workflow.
+pub(super) fn parts_in(
+    rows: &[ReplicaRow],
+    history: &History,
+    resumes: bool,
+) -> Result<Parts, Lack> {
     let there: BTreeSet<&StoreKey> = rows.iter().map(|r| &r.key).collect();
     let (Some(row), Some(start)) = (rows.first(), &history.start) else {
         return Err(Lack::of("nothing of it is there".into()));
@@ -52,19 +70,26 @@ pub(super) fn parts_in(rows: &[ReplicaRow], history: &History) -> Result<Parts, 
     if was_whole && gone == 0 {
         return Ok(keys);
     }
-    let missing = Missing::of(history, data, version, |_, i| there.contains(&i.key)).text;
+    let missing = Missing::of(history, data, version, |_, i| there.contains(&i.key));
     let step = start.workflow.producer(data, version);
-    let step = step.map(|s| &start.workflow.step(s).name);
+    let step = step.map_or("its source", |s| &start.workflow.step(s).name);
     if was_whole {
-        let missing = missing.map_or(String::new(), |missing| format!(": {missing}"));
+        let are = if gone == 1 { "is" } else { "are" };
+        let those = if gone == 1 { "that" } else { "those" };
+        let named = missing.named;
+        let named = named.map_or(String::new(), |named| format!(", {those} of {named}"));
         let why = format!(
-            "version {version} of `{name}` is not all there: {gone} of its {all} parts, as {} made them, are stored nowhere any \
-             more{missing}",
+            "`{name}` (version {version}, made by {}) is incomplete: {gone} of its {all} parts {are} gone{named}",
             start.run
         );
         let lack = Lack::of(why);
+        let rest = match keys.len() {
+            1 => "the other part".into(),
+            left => format!("the other {left} parts"),
+        };
         return Err(Lack {
             made: keys,
+            rest,
             remedy: run_again(&start.workflow, data).unwrap_or(lack.remedy),
             was_whole,
             ..lack
@@ -72,17 +97,27 @@ pub(super) fn parts_in(rows: &[ReplicaRow], history: &History) -> Result<Parts, 
     }
     let (done, all) = history.makers(data, version);
     let of = all.map_or(String::new(), |all| format!(" of {all}"));
-    let missing = missing.map_or(String::new(), |missing| {
-        format!(", and {missing} {}", how_kept(name))
-    });
+    let (have, rest) = match done {
+        1 => ("has", "its output"),
+        _ => ("have", "their output"),
+    };
+    let dataset = start.workflow.dataset(data);
+    let (missing, rest) = match missing.text {
+        Some(gone) => (format!("; {gone}{}", how_kept(dataset)), "what is there"),
+        None => (String::new(), rest),
+    };
     let why = format!(
-        "version {version} of `{name}` is not complete: in {}, {done}{of} instances of `{}` are committed{missing}",
-        start.run,
-        step.map_or("source", |s| s.as_str())
+        "`{name}` is incomplete: {done}{of} instances of `{step}` {have} finished in {}{missing}",
+        start.run
     );
+    let remedy = match resumes {
+        true => "`tarn resume` runs the other instances",
+        false => "`tarn run` runs the other instances",
+    };
     Err(Lack {
         made: keys,
-        remedy: "`tarn resume` runs the other instances".into(),
+        rest: rest.into(),
+        remedy: remedy.into(),
         ..Lack::of(why)
     })
 }

@@ -43,7 +43,7 @@ impl Held {
         let parts = match self.made(&self.rows, None)? {
             (parts, None) => parts,
             (_, Some(lack)) => {
-                let why = format!("cannot be read: {}; {}", lack.why, lack.remedy);
+                let why = format!("cannot be read: {}. {}", lack.why, lack.remedy);
                 return refused(Exit::NotFound, &why);
             }
         };
