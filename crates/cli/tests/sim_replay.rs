@@ -224,7 +224,7 @@ fn what_cannot_be_replayed_is_refused() {
     site.run().exits(0);
     site.tarn(&["sim", "--replay", "full-2"])
         .exits(7)
-        .says("there are, newest first: full-1");
+        .says("Runs, newest first: full-1");
     site.tarn(&["sim", "--replay", "workflow.toml"]).exits(5);
     let records = read(&site);
     write(&site, "empty", &records[..0]);

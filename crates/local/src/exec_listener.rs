@@ -7,7 +7,8 @@ use crate::exec_budget::Budget;
 use crate::protocol::{Answer, Channel, Request};
 use crate::runner::readable;
 use pending::{Pending, Read};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, openat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::fs::File;
 use std::io;
@@ -201,7 +202,13 @@ fn admit(socket: UnixStream) -> Option<Channel> {
 
 /// An open folder leads to what lies outside of the step's view, as a mount point on which nothing is mounted there.
 pub(crate) fn keeps_to_the_view(number: i32, fd: &OwnedFd) -> io::Result<()> {
-    let is_folder = FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory;
+    // Not by its mode: a FUSE mount of the step refuses that to who is outside of its namespace.
+    let below = openat(fd, c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let is_folder = match below {
+        Err(Errno::NOTDIR) => false,
+        Err(e @ (Errno::MFILE | Errno::NFILE)) => return Err(e.into()),
+        _ => true,
+    };
     if !is_folder && !fcntl_getfl(fd)?.contains(OFlags::PATH) {
         return Ok(());
     }
