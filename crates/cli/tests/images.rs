@@ -487,7 +487,7 @@ fn kill_criu(child: &Child) {
         below
     };
     // Stopped before that: what is ending already takes a signal without a trace. All of it: without one of the children by which it
-    // finds out what the kernel can do, it goes on.
+    // finds out what the kernel can do, it continues.
     until("CRIU", || {
         let stopped = criu().into_iter().filter(|pid| stop(*pid)).count();
         stopped > 0 && stopped == criu().len()

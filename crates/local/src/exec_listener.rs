@@ -136,7 +136,7 @@ impl ExecListener {
                 Err(e) => match e.kind() {
                     io::ErrorKind::WouldBlock => break,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    // Those that are there go on.
+                    // Those that are there continue.
                     _ => {
                         self.paused_until = Some(Instant::now() + BACK_OFF);
                         break;
@@ -166,7 +166,7 @@ impl ExecListener {
         }
     }
 
-    /// Whoever cannot be served for want of something does not wait for who holds that.
+    /// A client that cannot be served for want of something does not wait for who holds that.
     fn close_crowding(&mut self) {
         let Budget { places, fds, bytes } = &self.budget;
         for pool in [places, fds, bytes] {

@@ -35,7 +35,7 @@ pub(crate) fn looks(w: &Workflow, state: &StateDir, workspace: &str, mover: &dyn
         .collect()
 }
 
-/// Before a run goes on: a source that is not what it was when the run listed it is noted, and refused where a step that reads it
+/// Before a run continues: a source that is not what it was when the run listed it is noted, and refused where a step that reads it
 /// is still to be run. It would be done with the old one, or with both.
 pub(super) fn check_sources_for_resume(
     begun: &Start,

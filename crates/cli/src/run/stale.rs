@@ -13,7 +13,7 @@ use tarn_base::workflow::Workflow;
 pub(super) struct Stale {
     /// By step that is done, what it read.
     steps: BTreeMap<StepId, String>,
-    /// What is to be said when the run goes on.
+    /// What is to be said when the run continues.
     notes: BTreeSet<String>,
 }
 
@@ -44,7 +44,7 @@ impl Stale {
         self.steps.is_empty()
     }
 
-    /// Refuses to go on if one of these steps would have to run again.
+    /// Refuses to continue if one of these steps would have to run again.
     pub(super) fn check(&self, w: &Workflow, again: &BTreeSet<InstanceId>) -> CliResult<()> {
         let steps = again.iter().map(|id| id.step);
         let stale = steps.filter_map(|step| Some((step, self.steps.get(&step)?)));
@@ -61,7 +61,7 @@ impl Stale {
         ))
     }
 
-    /// Says what has changed, where the run goes on all the same.
+    /// Says what has changed, where the run continues all the same.
     pub(super) fn tell(&self) {
         for note in &self.notes {
             say!("note: {note}");

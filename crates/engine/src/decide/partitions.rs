@@ -65,7 +65,7 @@ impl Decide<'_> {
             let lies = self.state.partitions.kept.get(id)?;
             let node = self.lost_of(lies)?;
             Some(format!(
-                "step {} uses partition {}, which was on node {}, and that is lost; `tarn resume` goes on when it is back with it, `tarn run` begins anew",
+                "step {} uses partition {}, which was on node {}, and that is lost; `tarn resume` continues when it is back with it, `tarn run` starts from the beginning",
                 w.step(step).name,
                 w.partition(*id).name,
                 self.state.start.cluster.node(node).name,

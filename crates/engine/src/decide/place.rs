@@ -365,10 +365,10 @@ impl Decide<'_> {
         match all.len() - lost.len() {
             _ if lost.is_empty() => None,
             0 => Some(format!(
-                "all nodes of the run are lost ({named}); `tarn resume` goes on when there are nodes again"
+                "all nodes of the run are lost ({named}); `tarn resume` continues when there are nodes again"
             )),
             left => Some(format!(
-                "of {} node(s) {left} are left, lost are {named}; `tarn resume` goes on when they are back",
+                "of {} node(s) {left} are left, lost are {named}; `tarn resume` continues when they are back",
                 all.len()
             )),
         }
