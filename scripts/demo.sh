@@ -4,8 +4,9 @@ set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
-echo "building tarn ..." >&2
-tarn_built release
+echo "building tarn: some minutes the first time ..." >&2
+cargo build --locked --profile demo -p tarn-cli -p tarn-daemon
+tarn=$(realpath "$target/demo/tarn")
 
 mkdir -p demo/montage
 exec 9< demo
