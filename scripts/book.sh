@@ -13,7 +13,7 @@ scripts/mdbook.sh "$mdbook"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/docs" "$work/docs/reference"
+mkdir -p "$work/docs"
 
 # What is in the book, at its place in the repository, so that links lead where they lead there.
 linked() { # PAGE...: what they link to, as paths from the top
@@ -25,7 +25,7 @@ linked() { # PAGE...: what they link to, as paths from the top
     done
 }
 pages=(README.md CONTRIBUTING.md ARCHITECTURE.md GLOSSARY.md)
-while read -r page; do pages+=("$page"); done < <(find docs examples -name '*.md' ! -name SUMMARY.md ! -path '*/.*' | sort)
+while read -r page; do pages+=("$page"); done < <(find docs examples research -name '*.md' ! -name SUMMARY.md ! -path '*/.*' | sort)
 # mdBook would leave out what is no page of its own; other files are copied.
 {
     printf '%s\n' "${pages[@]}"

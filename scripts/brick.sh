@@ -1,6 +1,6 @@
 #!/bin/bash
 # brick.sh FOLDER: builds libtarnbrick.so there, with which an ordinary user's nodes have one namespace by GlusterFS
-# (docs/shared-namespace.md).
+# (docs/guide/shared-namespace.md).
 set -euo pipefail
 folder=$(realpath "$1")
 cd "$(dirname "$(realpath "$0")")/../crates/local/brick"

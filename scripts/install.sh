@@ -41,5 +41,5 @@ for unit in system/tarnd{@,-site,-controller}.service user/tarnd.service; do
     sed "s|@PREFIX@|$prefix|" "packaging/systemd/${unit#*/}.in" > "$to/lib/systemd/$unit"
 done
 # As in the repository, so that links between documents lead somewhere.
-tar -c --exclude=docs/man --exclude=.tarn --exclude=__pycache__ README.md CONTRIBUTING.md ARCHITECTURE.md LICENSE docs examples |
+tar -c --exclude=docs/man --exclude=.tarn --exclude=__pycache__ --exclude=research/experiments README.md CONTRIBUTING.md ARCHITECTURE.md LICENSE docs examples research |
     tar -x --no-same-owner -C "$to/share/doc/tarn"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# nbdkit.sh FOLDER: builds nbdkit-tarn-plugin.so there, for the libtarn.so that was built there (docs/block.md); 3 where
+# nbdkit.sh FOLDER: builds nbdkit-tarn-plugin.so there, for the libtarn.so that was built there (docs/guide/block.md); 3 where
 # nbdkit-plugin-dev is not installed, as it is not needed for anything else.
 set -euo pipefail
 folder=$(realpath "$1")

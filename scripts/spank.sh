@@ -1,5 +1,5 @@
 #!/bin/bash
-# spank.sh FOLDER: builds spank_tarn.so there, for the Slurm whose header is installed (docs/site.md); 3 where there is none, as it is not
+# spank.sh FOLDER: builds spank_tarn.so there, for the Slurm whose header is installed (docs/admin/site.md); 3 where there is none, as it is not
 # needed for anything else.
 set -euo pipefail
 folder=$(realpath "$1")

@@ -171,7 +171,7 @@ python_scripts() {
 
 # Their rule for verdicts, what they need, what they read of other programs' output, and their pages.
 experiments() {
-    /usr/bin/python3 -m unittest discover -s bench/experiments -p 'test_*.py'
+    /usr/bin/python3 -m unittest discover -s research/experiments -p 'test_*.py'
 }
 
 # Versions of clang-format differ in what they make of the same code.
@@ -180,10 +180,10 @@ c_sources() {
         skipped+=("the format of C sources: that is clang-format 14's")
         return
     fi
-    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'bench/experiments/*.[ch]' 'tests/tests/*.[ch]' 'crates/cli/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
+    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'research/experiments/*.[ch]' 'tests/tests/*.[ch]' 'crates/cli/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
-# What differs most between the versions of Slurm and MPI: 12 minutes of it (docs/stacks.md); `make soak` has all.
+# What differs most between the versions of Slurm and MPI: 12 minutes of it (docs/internals/stacks.md); `make soak` has all.
 on_others=(mpi allocation:a_step_spans allocation:a_workflow_runs slurm_nodes site:jobs::three_jobs site:bad_days::an_array site:bad_days::features
     site:submit:: slurm_modes slurm_spank)
 started=$SECONDS

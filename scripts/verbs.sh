@@ -1,5 +1,5 @@
 #!/bin/bash
-# verbs.sh FOLDER [LIBRARY]: builds libtarnverbs.so, tarn's RDMA device (docs/verbs.md), what it loads to reach storage, and the storage peer in FOLDER/verbs, where
+# verbs.sh FOLDER [LIBRARY]: builds libtarnverbs.so, tarn's RDMA device (docs/guide/verbs.md), what it loads to reach storage, and the storage peer in FOLDER/verbs, where
 # `tarn verbs` looks for them; 3 where libibverbs-dev is not installed, as it is not needed for anything else. LIBRARY (FOLDER) is where
 # libtarn.so is.
 set -euo pipefail

@@ -6,7 +6,7 @@
         ...                                  # compute meanwhile
         node.wait(task)
 
-Speaks through libtarn (no other package is needed). docs/tasks.md explains the words.
+Speaks through libtarn (no other package is needed). docs/guide/tasks.md explains the words.
 """
 
 import collections

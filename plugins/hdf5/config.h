@@ -1,4 +1,4 @@
-/* config.h: what HDF5_DRIVER_CONFIG says: KEY=VALUE;KEY=VALUE. docs/hdf5.md names the keys. */
+/* config.h: what HDF5_DRIVER_CONFIG says: KEY=VALUE;KEY=VALUE. docs/guide/hdf5.md names the keys. */
 #ifndef TARN_CONFIG_H
 #define TARN_CONFIG_H
 

@@ -1,4 +1,4 @@
-/* header.h: what stands before an HDF5 file in a partition; docs/formats.md. */
+/* header.h: what stands before an HDF5 file in a partition; docs/reference/formats.md. */
 #ifndef TARN_HEADER_H
 #define TARN_HEADER_H
 

@@ -1,6 +1,6 @@
 /*
  * store.h: the bytes of an HDF5 file in a partition, or block by block in several, by libtarn.
- * docs/formats.md says what lies where. Functions that return bool say in *why why it is false.
+ * docs/reference/formats.md says what lies where. Functions that return bool say in *why why it is false.
  */
 #ifndef TARN_STORE_H
 #define TARN_STORE_H

@@ -1,6 +1,6 @@
 /*
  * tarn.c: a virtual file driver of HDF5 whose files are partitions of storage memory. HDF5 loads it where
- * HDF5_DRIVER=tarn and finds it by HDF5_PLUGIN_PATH; docs/hdf5.md. It needs no symbol of HDF5, and of tarn
+ * HDF5_DRIVER=tarn and finds it by HDF5_PLUGIN_PATH; docs/guide/hdf5.md. It needs no symbol of HDF5, and of tarn
  * only libtarn.
  */
 #include "hdf5.h"
@@ -32,7 +32,7 @@
 #define SWMR_MARK 4
 #define NO_SWMR                                                                                              \
     "SWMR is not supported in partitions: close the file after each step, and give its readers wait=newer "  \
-    "(docs/hdf5.md, \"A writing and a reading program\")"
+    "(docs/guide/hdf5.md, \"A writing and a reading program\")"
 /* What `tarn h5 exec` looks for in the file of this library. */
 #define MARK "tarn-hdf5-plugin-version="
 
@@ -149,7 +149,7 @@ static int compare(const struct vfd_file *one, const struct vfd_file *other) {
     return store_compare(((const struct file *)one)->store, ((const struct file *)other)->store);
 }
 
-/* docs/hdf5.md says why these and no others. */
+/* docs/internals/hdf5.md says why these and no others. */
 static int query(const struct vfd_file *file, unsigned long *features) {
     (void)file;
     *features =

@@ -1,4 +1,4 @@
-/* Partitions of storage memory as a block device: an nbdkit plug-in over dsa.h. docs/block.md */
+/* Partitions of storage memory as a block device: an nbdkit plug-in over dsa.h. docs/guide/block.md */
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 

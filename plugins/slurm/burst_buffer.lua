@@ -1,5 +1,5 @@
 -- burst_buffer.lua: what Slurm calls at each stage of a job with #TARN lines. Glue: all that there is to decide is in `tarn slurm`, which asks
--- tarn's controller (docs/site.md). $TARN of slurmctld's environment is the program [tarn]. `tarn slurm install` fills in what differs
+-- tarn's controller (docs/internals/site.md). $TARN of slurmctld's environment is the program [tarn]. `tarn slurm install` fills in what differs
 -- between sites.
 -- In burst_buffer.conf: Directive=TARN
 

@@ -1,4 +1,4 @@
--- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/site.md, "The fork's flags"), and jobs that need a memory mode. Any
+-- job_submit.lua: the options --workflow-... of the SPANK plug-in (docs/internals/site.md, "The fork's flags"), and jobs that need a memory mode. Any
 -- other job is none of its business. $TARN of slurmctld's environment is the program [tarn]. `tarn slurm install` fills in what differs
 -- between sites.
 

@@ -1,4 +1,4 @@
-/* jobmount.h: a job's file as it lies on the node, and its data in a mount namespace. docs/site.md, "What a
+/* jobmount.h: a job's file as it lies on the node, and its data in a mount namespace. docs/internals/site.md, "What a
  * job sees". */
 #ifndef TARN_JOBMOUNT_H
 #define TARN_JOBMOUNT_H

@@ -1,5 +1,5 @@
 /* tarn's SPANK plug-in: each task of a job sees the job's data, and jobs can say that they are of a workflow.
- * docs/site.md */
+ * docs/internals/site.md */
 
 /* Slurm finds what is declared here, and nothing else of this. */
 #pragma GCC visibility push(default)

@@ -1,5 +1,5 @@
 /*
- * The objects of tarn's RDMA device: what verbs.h shows of each, and what is behind it. docs/verbs.md has the
+ * The objects of tarn's RDMA device: what verbs.h shows of each, and what is behind it. docs/internals/verbs.md has the
  * whole.
  *
  * Locks, in this order: cq->lock, or the list of queue pairs of the progress thread (progress.c);

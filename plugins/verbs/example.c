@@ -1,6 +1,6 @@
 /*
  * example [SOCKET] PARTITION: a program of libibverbs, and of nothing else, that writes to storage memory,
- * reads it back, counts in it and makes it persistent, by RDMA to a storage peer (docs/verbs.md):
+ * reads it back, counts in it and makes it persistent, by RDMA to a storage peer (docs/guide/verbs.md):
  *
  *     cc -o example example.c -libverbs
  *     tarn verbs exec --partition ./field -- ./example ./field

@@ -80,14 +80,19 @@ const TOP: [&str; 4] = [
     "GLOSSARY.md",
 ];
 
-/// The pages that the book is made of: some at the top, docs and examples, without the book's own summary.
+/// What scripts/book.sh makes for the book alone.
+pub const MADE: [&str; 2] = ["docs/reference/commands.md", "docs/reference/calls.md"];
+
+/// The pages that the book is made of: some at the top, docs, examples and research, without the book's own summary.
 ///
 /// # Errors
 /// When they cannot be read.
 pub fn all() -> anyhow::Result<Vec<Text>> {
     let mut pages = tree::texts(&tree::root(), &["md"])?;
     pages.retain(|page| {
-        let below = page.path.starts_with("docs/") || page.path.starts_with("examples/");
+        let below = ["docs/", "examples/", "research/"]
+            .iter()
+            .any(|folder| page.path.starts_with(folder));
         let top = TOP.contains(&page.path.as_str());
         (below || top) && page.path != "docs/SUMMARY.md"
     });

@@ -1,5 +1,5 @@
 //! A real Slurm of several nodes on this machine, for tests: a thin layer over `tests/cluster/slurm-cluster`. What it
-//! gives and what not: docs/testing-slurm.md.
+//! gives and what not: docs/internals/testing-slurm.md.
 
 use anyhow::{Context, bail, ensure};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! The documents say what the code does.
 
 use std::collections::BTreeMap;
-use tarn_tests::tree;
+use tarn_tests::{pages, tree};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(tree::root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
@@ -24,7 +24,8 @@ fn links_lead_somewhere() {
         for target in links(&document.text) {
             let path = target.split('#').next().unwrap_or_default();
             // What scripts/book.sh makes is in the book alone.
-            let made = document.path == "docs/SUMMARY.md" && path.starts_with("reference/");
+            let made = document.path == "docs/SUMMARY.md"
+                && pages::MADE.contains(&format!("docs/{path}").as_str());
             if path.contains(':') || made {
                 continue;
             }
@@ -81,7 +82,7 @@ fn every_exit_code_is_documented() {
         .collect();
     assert!(in_code.len() > 8 && in_code["Success"] == 0, "{in_code:?}");
 
-    let document = read("docs/exit-codes.md");
+    let document = read("docs/reference/exit-codes.md");
     let in_document: BTreeMap<&str, u8> = document
         .lines()
         .filter_map(|l| {
@@ -139,10 +140,10 @@ fn the_examples_are_workflows() {
 #[test]
 fn every_experiment_is_found_and_has_its_page() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = tree::root().join("bench/experiments");
+    let folder = tree::root().join("research/experiments");
     let programs = tree::texts(&folder, &["py"]).expect("the experiments");
     let experiments = programs.iter().filter(|p| p.text.contains("\nABOUT = {"));
-    let listed = read("docs/evidence/README.md");
+    let listed = read("research/evidence/README.md");
     let mut count = 0;
     for program in experiments {
         let name = program.path.strip_suffix(".py").expect("a program");
@@ -153,10 +154,11 @@ fn every_experiment_is_found_and_has_its_page() {
         );
         assert!(
             listed.contains(&format!("| [{name}]({name}.md) |")),
-            "{name} is not listed in docs/evidence/README.md"
+            "{name} is not listed in research/evidence/README.md"
         );
         assert!(
-            read(&format!("docs/evidence/{name}.md")).contains(&format!("tarn reproduce {name}"))
+            read(&format!("research/evidence/{name}.md"))
+                .contains(&format!("tarn reproduce {name}"))
         );
         count += 1;
     }
@@ -166,7 +168,7 @@ fn every_experiment_is_found_and_has_its_page() {
 /// A figure that nobody can have printed is none: each section has its commands, in a block of their own.
 #[test]
 fn every_section_of_the_results_has_its_command() {
-    let text = read("docs/results.md");
+    let text = read("research/results.md");
     let mut count = 0;
     for section in text.split("\n## ").skip(1) {
         let title = section.lines().next().unwrap_or_default();
@@ -191,7 +193,7 @@ const ITEMS: [(&str, u32); 4] = [("J", 53), ("W", 38), ("S", 31), ("F", 22)];
 const MARKS: [&str; 3] = ["Partly", "Differs", "Missing"];
 const END: &str = "\n## What is missing or partial, and what it would take\n";
 
-/// The rows of docs/coverage.md: the item, how tarn has it, and what shows it.
+/// The rows of research/coverage.md: the item, how tarn has it, and what shows it.
 fn rows(text: &str) -> Vec<(&str, &str, &str)> {
     let rows = text.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ");
@@ -207,7 +209,7 @@ fn rows(text: &str) -> Vec<(&str, &str, &str)> {
 
 #[test]
 fn coverage_has_every_item_of_the_papers_once() {
-    let text = read("docs/coverage.md");
+    let text = read("research/coverage.md");
     let ids: Vec<String> = rows(&text).iter().map(|(id, ..)| (*id).into()).collect();
     let items = ITEMS
         .iter()
@@ -218,7 +220,7 @@ fn coverage_has_every_item_of_the_papers_once() {
 /// Rows that say that something is missing, and no others, stand at the end once more.
 #[test]
 fn what_coverage_lacks_is_listed_at_its_end() {
-    let text = read("docs/coverage.md");
+    let text = read("research/coverage.md");
     let (table, end) = text.split_once(END).expect("the list at the end");
     let lacking = rows(table)
         .into_iter()
@@ -258,7 +260,7 @@ fn has_test(source: &str, name: &str) -> bool {
 /// defined (`crates/cli/src/args.rs`); and by programs of `bench`. Semicolons stand between them.
 #[test]
 fn what_coverage_is_shown_by_exists() {
-    let text = read("docs/coverage.md");
+    let text = read("research/coverage.md");
     let (mut tests, mut experiments) = (0, 0);
     for (id, _, shown) in rows(&text) {
         for part in bare(shown).split("; ") {
@@ -277,7 +279,7 @@ fn what_coverage_is_shown_by_exists() {
                 ["tarn", "reproduce", ref names @ ..] => {
                     assert!(!names.is_empty(), "{id}: which experiment?");
                     for name in names {
-                        let program = format!("bench/experiments/{name}.py");
+                        let program = format!("research/experiments/{name}.py");
                         let about = read(&program).contains("\nABOUT = {");
                         assert!(about, "{id}: {program} is no experiment");
                         experiments += 1;

@@ -1,4 +1,4 @@
-//! docs/guide/installing-on-your-cluster.md, followed word for word by the administrator and a user of a real Slurm.
+//! docs/admin/installing-on-your-cluster.md, followed word for word by the administrator and a user of a real Slurm.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tarn_tests::slurm::{Cluster, Doctor, wait_until};
 use tarn_tests::{pages, programs, tree};
 
-const PAGE: &str = include_str!("../../docs/guide/installing-on-your-cluster.md");
+const PAGE: &str = include_str!("../../docs/admin/installing-on-your-cluster.md");
 const PATIENCE: Duration = Duration::from_secs(240);
 const NODES: usize = 2;
 

@@ -162,7 +162,7 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
         "usr/lib/tarn/hdf5/libh5fdtarn.so",
         "usr/lib/tarn/tarn-mode-helper",
         "usr/share/bash-completion/completions/tarnd",
-        "usr/share/doc/tarn/docs/install.md",
+        "usr/share/doc/tarn/docs/guide/install.md",
         "usr/share/doc/tarn/examples/montage/workflow.toml",
         "usr/share/doc/tarn/third-party.gz",
         "usr/share/fish/vendor_completions.d/tarn.fish",

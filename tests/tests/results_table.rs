@@ -1,4 +1,4 @@
-//! The table of docs/results.md with the papers' claims is what `tarn reproduce --render --markdown` makes of docs/evidence/results.json.
+//! The table of research/results.md with the papers' claims is what `tarn reproduce --render --markdown` makes of research/evidence/results.json.
 
 use std::process::Command;
 use tarn_tests::{programs, tree};
@@ -16,10 +16,13 @@ const BEGINS: &str = "| experiment | claim |";
 #[test]
 fn the_table_is_what_was_measured() {
     let root = tree::root();
-    let document = std::fs::read_to_string(root.join("docs/results.md")).expect("the results");
+    let document = std::fs::read_to_string(root.join("research/results.md")).expect("the results");
     let there = table(&document, BEGINS);
-    assert!(there.len() > 20, "docs/results.md has no table of claims");
-    let kept = root.join("docs/evidence/results.json");
+    assert!(
+        there.len() > 20,
+        "research/results.md has no table of claims"
+    );
+    let kept = root.join("research/evidence/results.json");
     let printed = Command::new(programs::built("tarn").expect("tarn"))
         .args(["reproduce", "--markdown", "--render"])
         .arg(&kept)
@@ -31,7 +34,7 @@ fn the_table_is_what_was_measured() {
     assert_eq!(
         there,
         printed.lines().collect::<Vec<_>>(),
-        "put what `tarn reproduce --render docs/evidence/results.json --markdown` prints into docs/results.md"
+        "put what `tarn reproduce --render research/evidence/results.json --markdown` prints into research/results.md"
     );
 }
 

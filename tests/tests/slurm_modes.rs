@@ -219,7 +219,7 @@ fn a_node_with_live_data_keeps_it() {
     let namespaces = format!("namespace0.0 fsdax 1024 {device}");
     boot(&cluster, &node, &format!("{namespaces}\n"));
     let job = submit(&cluster, "true");
-    // slurmd 22.05 reboots the node although its helper has refused, that of 24.11 sets it aside (docs/memory-modes.md).
+    // slurmd 22.05 reboots the node although its helper has refused, that of 24.11 sets it aside (docs/admin/memory-modes.md).
     let asked = cluster.shared().join("modes/node1/reboot");
     let aside = || {
         let shown = alice(&cluster, &["scontrol", "-o", "show", "node", "node1"]);

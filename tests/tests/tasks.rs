@@ -214,9 +214,9 @@ with tarn.connect() as node:
     meet("read")
 "#;
 
-/// The script that docs/tasks.md has for it.
+/// The script that docs/guide/tasks.md has for it.
 fn everywhere() -> String {
-    let page = std::fs::read_to_string(tree::root().join("docs/tasks.md")).expect("the page");
+    let page = std::fs::read_to_string(tree::root().join("docs/guide/tasks.md")).expect("the page");
     let (_, script) = page
         .split_once("```sh\n#!/bin/sh\n# everywhere.sh")
         .expect("the script");

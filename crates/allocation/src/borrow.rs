@@ -1,4 +1,4 @@
-//! Nodes that do not have a tier, and those that lend them one. docs/shared-namespace.md, "A borrowed tier".
+//! Nodes that do not have a tier, and those that lend them one. docs/internals/shared-namespace.md, "A borrowed tier".
 
 use crate::link::Linked;
 use crate::measure::{NO_SENSE, answers};

@@ -1,6 +1,6 @@
 //! L3: the world of a run over the nodes of an allocation. Each node has a world of its own, reached through a [`Link`];
 //! this one hands each action to the node that is to do it, passes on what happens there, and tells what a lost node takes
-//! with it. docs/cluster.md, "The parts", "A node that is lost".
+//! with it. docs/internals/cluster.md, "The parts", "A node that is lost".
 
 mod borrow;
 mod calls;

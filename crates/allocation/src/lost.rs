@@ -1,5 +1,5 @@
 //! Nodes that are lost and come back. The engine hears of a loss, then of the end of all that was under way with the node,
-//! then perhaps that it is back: docs/cluster.md, "A node that is lost".
+//! then perhaps that it is back: docs/internals/cluster.md, "A node that is lost".
 
 use crate::connection::NodeSender;
 use crate::event_queue::NodeEvent;

@@ -1,4 +1,4 @@
-//! The exit codes of `tarn`, stable and documented in docs/exit-codes.md.
+//! The exit codes of `tarn`, stable and documented in docs/reference/exit-codes.md.
 
 /// Exit code of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

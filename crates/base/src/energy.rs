@@ -1,4 +1,4 @@
-//! What machines draw and how warm they are, as they say themselves (docs/energy.md). What is not known is absent, never 0.
+//! What machines draw and how warm they are, as they say themselves (docs/admin/energy.md). What is not known is absent, never 0.
 
 use crate::cluster::Cluster;
 use crate::id::NodeId;

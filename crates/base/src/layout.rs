@@ -1,5 +1,5 @@
 //! Where things lie: the one place that knows the folders of a state directory and of a tier.
-//! docs/formats.md describes the same.
+//! docs/reference/formats.md describes the same.
 
 use crate::object::is_object;
 use crate::part::{PartClass, StoreKey};

@@ -1,4 +1,4 @@
-//! Datasets of a site, as people name them: `alice/foam/mesh`, one's own `foam/mesh`, and `@climate/forcing` of a project. docs/site.md.
+//! Datasets of a site, as people name them: `alice/foam/mesh`, one's own `foam/mesh`, and `@climate/forcing` of a project. docs/guide/on-a-site.md.
 
 use crate::bounds::MAX_NAME_BYTES;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Scheduling policies by name: an order of jobs, and what is done with data. `docs/scheduling.md` explains each. Written
+//! Scheduling policies by name: an order of jobs, and what is done with data. `docs/internals/scheduling.md` explains each. Written
 //! as text everywhere: on the command line, in reports and in event logs.
 
 use crate::units::{Nanos, SECOND, parse_time};

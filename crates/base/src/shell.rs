@@ -1,4 +1,4 @@
-//! How the command of a step is started: by which program and with which words. docs/workflow-file.md, "The shell".
+//! How the command of a step is started: by which program and with which words. docs/reference/workflow-file.md, "The shell".
 
 /// What runs a command where nothing is said and `bash` is there: the first failing line, a failing part of a pipe and a variable that
 /// is not set end it.

@@ -128,9 +128,9 @@ pub enum KeepPartition {
 }
 
 impl StoragePartition {
-    /// Bytes before the data of a partition's file (docs/formats.md).
+    /// Bytes before the data of a partition's file (docs/reference/formats.md).
     pub const HEAD: u64 = 2 << 20;
-    /// Pieces of one that is spread: as many as `dsa_open_cyclic` takes (docs/dsa.md).
+    /// Pieces of one that is spread: as many as `dsa_open_cyclic` takes (docs/guide/direct-access.md).
     pub const MOST_PIECES: u32 = 1024;
     /// Bytes of the names of all pieces of one that is spread: programs have them in one variable, and Linux takes 128 KiB of one.
     pub const MOST_NAMES: usize = 120_000;

@@ -1,7 +1,7 @@
 //! Readers of a program's versions: other programs of its node, which map them where they lie while it goes on.
 //!
 //! What is mapped does not change: the version is pinned, by a lock that the kernel releases with the reader, and who writes to the arena
-//! passes over what is pinned. That no version is taken for pinned which is given up already, see docs/checkpoints.md.
+//! passes over what is pinned. That no version is taken for pinned which is given up already, see docs/internals/checkpoints.md.
 
 use crate::memory::{Element, Memory};
 use crate::session::{name_of, tier_of};

@@ -18,7 +18,7 @@ use tracing::Level;
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Exit codes: docs/exit-codes.md. What a workflow file may say: docs/workflow-file.md."
+    after_help = "Exit codes: docs/reference/exit-codes.md. What a workflow file may say: docs/reference/workflow-file.md."
 )]
 pub(crate) struct Cli {
     /// The folder of tarn's state [default: .tarn beside the workflow file, or here]
@@ -106,32 +106,32 @@ pub(crate) enum Command {
     /// Datasets on the nodes
     #[command(subcommand)]
     Data(DataCommand),
-    /// Your keys, which encrypted data is sealed with (docs/security.md)
+    /// Your keys, which encrypted data is sealed with (docs/admin/security.md)
     #[command(subcommand)]
     Key(crate::key::KeyCommand),
-    /// Checkpoints on this node (docs/checkpoints.md), and models of them
+    /// Checkpoints on this node (docs/guide/checkpoints.md), and models of them
     #[command(subcommand)]
     Ckpt(crate::ckpt::CkptCommand),
-    /// HDF5 files in storage memory (docs/hdf5.md)
+    /// HDF5 files in storage memory (docs/guide/hdf5.md)
     #[command(subcommand)]
     H5(crate::h5::H5Command),
-    /// Partitions of storage memory, for direct access (docs/dsa.md)
+    /// Partitions of storage memory, for direct access (docs/guide/direct-access.md)
     #[command(subcommand)]
     Partition(crate::partition::PartitionCommand),
-    /// RDMA verbs: programs of libibverbs and partitions of storage memory (docs/verbs.md)
+    /// RDMA verbs: programs of libibverbs and partitions of storage memory (docs/guide/verbs.md)
     #[command(subcommand)]
     Verbs(crate::verbs::VerbsCommand),
-    /// A partition of storage memory as a block device (docs/block.md)
+    /// A partition of storage memory as a block device (docs/guide/block.md)
     #[command(subcommand)]
     Block(crate::block::BlockCommand),
-    /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/memory-modes.md)
+    /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/admin/memory-modes.md)
     #[command(subcommand)]
     Mode(crate::mode::ModeCommand),
-    /// What users and projects have used of a site: node-hours, room on nodes, bytes moved (docs/site.md)
+    /// What users and projects have used of a site: node-hours, room on nodes, bytes moved (docs/guide/on-a-site.md)
     Usage(crate::usage::UsageArgs),
-    /// Submits a whole workflow to a site: the steps of a file as jobs, or scripts (docs/site.md)
+    /// Submits a whole workflow to a site: the steps of a file as jobs, or scripts (docs/guide/on-a-site.md)
     Submit(crate::slurm::SubmitArgs),
-    /// What Slurm's scripts call on a site, and what has become of jobs' data (docs/site.md)
+    /// What Slurm's scripts call on a site, and what has become of jobs' data (docs/guide/on-a-site.md)
     #[command(subcommand)]
     Slurm(crate::slurm::SlurmCommand),
     /// Tiers, free capacity and mode of every node
@@ -180,7 +180,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) external_streams: u32,
     /// In an allocation: what a node has instead of a tier that it does not have: memory of its own, or part of the tier of a node that
-    /// has one, over the network, which needs GlusterFS: docs/shared-namespace.md
+    /// has one, over the network, which needs GlusterFS: docs/guide/shared-namespace.md
     #[arg(long, value_enum, default_value_t = WithoutTier::StandIn)]
     pub(crate) without_tier: WithoutTier,
     /// Whether steps get namespaces of their own: `off` keeps them in the caller's, and refuses steps of
@@ -335,7 +335,7 @@ pub(crate) struct WhyArgs {
 pub(crate) enum DataCommand {
     /// List the datasets that lie on nodes or were delivered: of the runs here; on a site, where there are none here, of the site
     Ls {
-        /// Those of the site (docs/site.md)
+        /// Those of the site (docs/guide/on-a-site.md)
         #[arg(long)]
         site: bool,
         /// Those of the site that are a user's, or a project's: `alice`, `@climate`
@@ -386,7 +386,7 @@ pub(crate) enum DataCommand {
         /// The version of a site's dataset [default: all of them]
         #[arg(long, value_name = "N")]
         number: Option<u64>,
-        /// The site's (docs/site.md): names with a `/` that no run here has mean those anyhow
+        /// The site's (docs/guide/on-a-site.md): names with a `/` that no run here has mean those anyhow
         #[arg(long)]
         site: bool,
     },
@@ -433,7 +433,7 @@ pub(crate) enum DataCommand {
         from: Option<String>,
     },
     /// Copy a tree or a file with this process's own rights, whole or not at all, read back and compared: for stores that only a
-    /// job's own steps reach (docs/site.md), and from and to object stores (docs/object-stores.md)
+    /// job's own steps reach (docs/guide/on-a-site.md), and from and to object stores (docs/guide/object-stores.md)
     Copy {
         /// What is copied; a link is copied, not followed. Of an object store `s3://BUCKET/KEY`, or a tree: `s3://BUCKET/PREFIX/`
         from: PathBuf,
@@ -444,7 +444,7 @@ pub(crate) enum DataCommand {
         #[arg(long)]
         replace: bool,
     },
-    /// The newest versions of all objects in the node's store (docs/objects.md)
+    /// The newest versions of all objects in the node's store (docs/guide/objects.md)
     Objects {
         /// The folder of the object store [default: $TARN_OBJECTS]
         #[arg(long, value_name = "DIR")]
@@ -474,7 +474,7 @@ pub(crate) enum DataCommand {
         /// inside an allocation on its nodes
         #[arg(long, conflicts_with_all = ["dataset", "object"])]
         orphans: bool,
-        /// The site's (docs/site.md): names with a `/` that no run here has mean those anyhow
+        /// The site's (docs/guide/on-a-site.md): names with a `/` that no run here has mean those anyhow
         #[arg(long, conflicts_with = "object")]
         site: bool,
     },
@@ -503,7 +503,7 @@ pub(crate) enum DataCommand {
 /// Whether an object is meant, and where it is.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ObjectArgs {
-    /// It is an object of the node's store, not a dataset (docs/objects.md)
+    /// It is an object of the node's store, not a dataset (docs/guide/objects.md)
     #[arg(long)]
     pub(crate) object: bool,
     /// The folder of the object store [default: $TARN_OBJECTS]
@@ -587,10 +587,10 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Of docs/coverage.md: what stands in backquotes in a row's last cell and begins with `tarn` is a whole command.
+    /// Of research/coverage.md: what stands in backquotes in a row's last cell and begins with `tarn` is a whole command.
     #[test]
     fn the_commands_that_show_the_papers_items_are_understood() {
-        let text = include_str!("../../../docs/coverage.md");
+        let text = include_str!("../../../research/coverage.md");
         let mut parsed = 0;
         for row in text.lines().filter(|line| line.starts_with("| ")) {
             let shown = row.trim_end_matches(" |").rsplit(" | ").next();

@@ -1,4 +1,4 @@
-//! `tarn block serve`: partitions as a block device, by nbdkit and the plug-in for it. docs/block.md
+//! `tarn block serve`: partitions as a block device, by nbdkit and the plug-in for it. docs/guide/block.md
 
 use crate::args::{Cli, size};
 use crate::error::{CliError, CliResult, ExitWith};

@@ -1,4 +1,4 @@
-//! `tarn h5`: programs whose HDF5 files are partitions of storage memory, and such files as ordinary ones. docs/hdf5.md.
+//! `tarn h5`: programs whose HDF5 files are partitions of storage memory, and such files as ordinary ones. docs/guide/hdf5.md.
 
 mod copy;
 mod exec;
@@ -16,7 +16,7 @@ pub(crate) use exec::{plugin_folder, tell};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum H5Command {
-    /// Run a program whose HDF5 files are partitions of storage memory (docs/hdf5.md)
+    /// Run a program whose HDF5 files are partitions of storage memory (docs/guide/hdf5.md)
     Exec(exec::ExecArgs),
     /// Copy a file out of its partition into an ordinary .h5
     Export {

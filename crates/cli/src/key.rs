@@ -1,4 +1,4 @@
-//! `tarn key`: the user's own keys, which the keys of encrypted data are wrapped with (docs/security.md, "Encryption").
+//! `tarn key`: the user's own keys, which the keys of encrypted data are wrapped with (docs/admin/security.md, "Encryption").
 
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};

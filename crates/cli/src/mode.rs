@@ -1,4 +1,4 @@
-//! `tarn mode`: memory modes of this node. docs/memory-modes.md.
+//! `tarn mode`: memory modes of this node. docs/admin/memory-modes.md.
 
 mod ask;
 mod tool;

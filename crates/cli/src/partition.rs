@@ -1,4 +1,4 @@
-//! `tarn partition`: partitions of storage memory, by their names. docs/dsa.md.
+//! `tarn partition`: partitions of storage memory, by their names. docs/guide/direct-access.md.
 
 use crate::args::{Cli, size};
 use crate::error::{CliError, CliResult};

@@ -1,5 +1,5 @@
-//! `tarn reproduce`: the papers' experiments, programs in `bench/experiments`, one after the other, and a page of what they found
-//! (docs/evidence/README.md).
+//! `tarn reproduce`: the papers' experiments, programs in `research/experiments`, one after the other, and a page of what they found
+//! (research/evidence/README.md).
 
 mod child;
 
@@ -28,7 +28,10 @@ const ABOUT: Duration = Duration::from_secs(30);
 /// Bytes of a file to be drawn again.
 const MAX_FILE: u64 = 64 << 20;
 /// Where experiments lie, seen from a program's folder in a source tree: `target/release`, or a folder below it.
-const FOLDERS: [&str; 2] = ["../../bench/experiments", "../../../bench/experiments"];
+const FOLDERS: [&str; 2] = [
+    "../../research/experiments",
+    "../../../research/experiments",
+];
 
 /// The page, unless another is named.
 const PAGE: &str = "results.html";
@@ -53,10 +56,10 @@ pub(crate) struct Args {
     /// Measure nothing: draw the page from what was kept
     #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "quick"])]
     render: Option<PathBuf>,
-    /// With --render: print what the papers claim and what was found as a table in Markdown, that of docs/results.md
+    /// With --render: print what the papers claim and what was found as a table in Markdown, that of research/results.md
     #[arg(long, requires = "render", conflicts_with = "json")]
     markdown: bool,
-    /// The folder of the experiments [default: bench/experiments of the source tree that this tarn was built in]
+    /// The folder of the experiments [default: research/experiments of the source tree that this tarn was built in]
     #[arg(long, value_name = "DIR", env = "TARN_EXPERIMENTS")]
     experiments: Option<PathBuf>,
     /// Where experiments may have files, on a disk and not in /tmp, which nodes of test clusters have of their own
@@ -208,7 +211,7 @@ fn folder(args: &Args) -> CliResult<PathBuf> {
     found.ok_or_else(|| {
         let looked: Vec<String> = candidates.iter().map(|c| c.display().to_string()).collect();
         let message = format!(
-            "there are no experiments at {}: name their folder with --experiments; tarn's source tree has them in bench/experiments",
+            "there are no experiments at {}: name their folder with --experiments; tarn's source tree has them in research/experiments",
             looked.join(" or at ")
         );
         CliError::new(Exit::NotFound, message)

@@ -58,7 +58,7 @@ pub(crate) mod prior;
 mod stale;
 pub(crate) mod unkept;
 
-/// Names a point at which the process kills itself: for tests of recovery. See docs/testing.md.
+/// Names a point at which the process kills itself: for tests of recovery. See docs/internals/testing.md.
 const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
 
 /// One run, ready to be driven.

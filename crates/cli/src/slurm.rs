@@ -1,4 +1,4 @@
-//! `tarn slurm`: what Slurm's scripts call (`plugins/slurm`), and what becomes of jobs' data. docs/site.md.
+//! `tarn slurm`: what Slurm's scripts call (`plugins/slurm`), and what becomes of jobs' data. docs/admin/site.md.
 
 mod chain;
 mod controller;

@@ -1,4 +1,4 @@
-//! `tarn usage`: what users and projects have used of a site. docs/site.md, "Usage".
+//! `tarn usage`: what users and projects have used of a site. docs/guide/on-a-site.md, "Usage".
 
 use crate::args::Cli;
 use crate::date::days;

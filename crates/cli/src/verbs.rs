@@ -1,4 +1,4 @@
-//! `tarn verbs`: programs of RDMA verbs, with tarn's device (plugins/verbs), and the storage peer that they reach partitions by. docs/verbs.md
+//! `tarn verbs`: programs of RDMA verbs, with tarn's device (plugins/verbs), and the storage peer that they reach partitions by. docs/guide/verbs.md
 
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::plugin::Plugin;
@@ -27,7 +27,7 @@ const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VerbsCommand {
-    /// Run a program of RDMA verbs, which finds the device tarn0 (docs/verbs.md)
+    /// Run a program of RDMA verbs, which finds the device tarn0 (docs/guide/verbs.md)
     Exec(ExecArgs),
     /// Serve partitions to such programs until it is told to end (SIGTERM, SIGINT)
     Serve(ServeArgs),

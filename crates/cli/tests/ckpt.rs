@@ -565,7 +565,11 @@ fn models_print_the_published_values_and_their_assumptions() {
 
 #[test]
 fn the_page_shows_what_is_printed() {
-    let page = include_str!("../../../docs/checkpoint-models.md");
+    let page = [
+        include_str!("../../../docs/guide/checkpoint-models.md"),
+        include_str!("../../../docs/internals/checkpoint-models.md"),
+    ]
+    .concat();
     let site = Site::new("");
     let table = site.tarn(&["ckpt", "model"]).exits(0).out;
     let command = page.split("```sh\n").nth(1).expect("a command");

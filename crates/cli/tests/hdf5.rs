@@ -165,7 +165,7 @@ with netCDF4.Dataset('weather.nc', 'w') as file:
     t.unit = 'K'
     for step in range(20):
         t[step] = np.arange(100) + step
-# What netCDF looks at by itself; docs/hdf5.md.
+# What netCDF looks at by itself; docs/guide/hdf5.md.
 open('weather.nc', 'wb').write(b'\\x89HDF\\r\\n\\x1a\\n--------')
 with netCDF4.Dataset('weather.nc') as file:
     assert (file['t'][7] == np.arange(100) + 7).all() and file['t'].unit == 'K'

@@ -754,7 +754,7 @@ fn an_ordinary_user_has_images_of_openmpi() {
     counting.flatten().into_iter().for_each(as_nobody);
 }
 
-/// What MPICH shares by nameless files CRIU cannot open for others than root; by TCP it goes: docs/workflow-file.md.
+/// What MPICH shares by nameless files CRIU cannot open for others than root; by TCP it goes: docs/guide/restart.md.
 #[test]
 fn an_ordinary_user_has_images_of_mpich_by_tcp() {
     let settings = "env = { UCX_TLS = \"tcp,self\", MPIR_CVAR_NOLOCAL = \"1\" }\n";

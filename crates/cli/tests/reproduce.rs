@@ -193,7 +193,7 @@ fn a_full_disk_is_one_experiments_trouble() {
     let site = Site::new("");
     let part = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../bench/experiments/experiment.py"
+        "/../../research/experiments/experiment.py"
     );
     let fills = [
         (
@@ -261,11 +261,11 @@ fn mistakes_are_said_before_anything_is_measured() {
     site.write("other.json", "{}");
     reproduce(&site, &["--render", "other.json"])
         .exits(3)
-        .says("docs/evidence");
+        .says("research/evidence");
     let nowhere = ["--experiments", "nowhere"];
     reproduce(&site, &nowhere)
         .exits(7)
-        .says("bench/experiments");
+        .says("research/experiments");
     assert!(!site.path("measured").exists());
 }
 

@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
         fclose(lines);
     }
 #ifdef MPICH_VERSION
-    /* With UCX 1.13, MPICH 4.0 can wait in MPI_Finalize for ever for what went by TCP (docs/stacks.md). */
+    /* With UCX 1.13, MPICH 4.0 can wait in MPI_Finalize for ever for what went by TCP (docs/internals/stacks.md). */
     MPI_Barrier(MPI_COMM_WORLD);
     usleep(200000);
     _exit(0);

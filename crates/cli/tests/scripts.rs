@@ -1,4 +1,4 @@
-//! Workflows that sbatch scripts say, by the real `tarn`: docs/workflow-file.md, "In sbatch scripts".
+//! Workflows that sbatch scripts say, by the real `tarn`: docs/guide/sbatch-scripts.md.
 
 mod common;
 use common::Site;

@@ -1,5 +1,5 @@
 //! L3: sessions between `tarn run` and the tarnd of each of its nodes: calls with deadlines, what is told, news, heartbeats;
-//! gRPC over mutual TLS with keys that only one run has. docs/cluster.md, "Control plane".
+//! gRPC over mutual TLS with keys that only one run has. docs/internals/cluster.md, "Control plane".
 //!
 //! What is said is bytes here; `tarn_proto::node` gives them a meaning. Callers are blocking threads: the runtime that gRPC
 //! needs stays inside.

@@ -1,4 +1,4 @@
-//! `tarnd --controller`: the site's core behind its log, its clients and its nodes. docs/site.md.
+//! `tarnd --controller`: the site's core behind its log, its clients and its nodes. docs/internals/site.md.
 //!
 //! One thread has the core and the log. What has happened meanwhile is made durable together, then the core decides, then its actions
 //! leave: so nothing is done that a controller after this one would not know of.
@@ -41,7 +41,7 @@ const AT_ONCE: Duration = Duration::from_millis(500);
 /// How long a job waits for a node that sleeps, unless the site says otherwise.
 const WAKE: &str = "10m";
 
-/// Decides for a site: where jobs' data goes, how long it stays. Runs beside slurmctld; docs/site.md.
+/// Decides for a site: where jobs' data goes, how long it stays. Runs beside slurmctld; docs/admin/site.md.
 #[derive(Debug, Parser)]
 #[command(name = "tarnd --controller", version)]
 pub(crate) struct Options {
@@ -56,7 +56,7 @@ pub(crate) struct Options {
     /// Where users of other hosts ask
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:7411")]
     listen: SocketAddr,
-    /// What the site wants: docs/site.md, "Configuration"
+    /// What the site wants: docs/admin/site.md, "Configuration"
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where this host's munged listens, if not at munge's own place

@@ -1,4 +1,4 @@
-//! `tarnd --node`: a node's half of a run. docs/cluster.md tells what it is asked and how it ends.
+//! `tarnd --node`: a node's half of a run. docs/internals/cluster.md tells what it is asked and how it ends.
 //!
 //! [`talk`] has the sessions, [`drive`] the one thread that has the node's world, [`measure`] what the node has, [`replicas`] what
 //! peers read here and what is read of them. This thread only waits for the end.

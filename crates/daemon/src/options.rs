@@ -10,7 +10,7 @@ use tarn_proto::local::{Access, SpaceSpec, Uid};
 
 /// Serves the programs of this node: copies, moves and removes files for them, between dataspaces, memory and outside.
 ///
-/// Programs find it by $TARN_SOCKET. It ends on SIGTERM; exit codes: docs/exit-codes.md.
+/// Programs find it by $TARN_SOCKET. It ends on SIGTERM; exit codes: docs/reference/exit-codes.md.
 /// On a site under Slurm: `tarnd --controller --help` for the controller's host, `tarnd --site --help` for its nodes.
 #[derive(Debug, Parser)]
 #[command(name = "tarnd", version)]
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// Serves `tarn run` as one of its nodes, and no programs: keys come on standard input
     #[arg(long)]
     pub(crate) node: bool,
-    /// Serves COMMAND in a step of a run, with the step's datasets as dataspaces: docs/tasks.md
+    /// Serves COMMAND in a step of a run, with the step's datasets as dataspaces: docs/guide/tasks.md
     #[arg(long, conflicts_with = "node")]
     pub(crate) step: bool,
     /// With --node: seconds that what the run left here is kept for it when it is not heard of any more
@@ -42,12 +42,12 @@ pub(crate) struct Options {
     /// What all tasks together may move from and to outside, such as `200 MB/s`
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) external_rate: Option<u64>,
-    /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/tasks.md
+    /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/guide/tasks.md
     #[arg(long, value_name = "FILE")]
     pub(crate) peers: Option<PathBuf>,
     /// How content travels to and from other nodes: tcp; sealed: TCP encrypted by AES-256-GCM, also where the other tarnd has not asked for it;
     /// or libfabric[:PROVIDER], for partitions, where the other tarnd was started with the same, which needs libtarnfabric.so beside tarnd or in
-    /// ../lib/tarn: docs/dsa.md
+    /// ../lib/tarn: docs/guide/direct-access.md
     #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Tcp, requires = "peers", conflicts_with_all = ["node", "step"])]
     pub(crate) transport: Transport,
     /// A persistent tier of programs with checkpoints, and their folder in memory [default: /dev/shm]: what those that died have left
@@ -57,7 +57,7 @@ pub(crate) struct Options {
     /// A user's share, where it is not 1. Again for more
     #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
     pub(crate) weights: Vec<(Uid, u32)>,
-    /// Other users may connect too, to open the partitions whose access lists name them, and for nothing else: docs/dsa.md
+    /// Other users may connect too, to open the partitions whose access lists name them, and for nothing else: docs/guide/direct-access.md
     #[arg(long, conflicts_with_all = ["node", "step"])]
     pub(crate) guests: bool,
     /// Only processes of registered jobs may submit

@@ -1,5 +1,5 @@
 //! Pieces of partitions that lie over the nodes of a step, or of a site's job: those of this node for the programs of its other nodes, and
-//! those of the other nodes for the programs here. docs/cluster.md, "Partitions over the nodes of a step"; docs/site.md, "Partitions of jobs".
+//! those of the other nodes for the programs here. docs/internals/cluster.md, "Partitions over the nodes of a step"; docs/internals/site.md, "Partitions of jobs".
 
 mod door;
 

@@ -1,5 +1,5 @@
 //! `tarnd --site`: the node's half of a site. It runs as root, and opens no file of a user: it takes the controller's orders, has
-//! workers with users' rights carry them out, and says which jobs may see what. docs/site.md.
+//! workers with users' rights carry them out, and says which jobs may see what. docs/internals/site.md.
 
 mod admit;
 mod audit;
@@ -45,7 +45,7 @@ use tarn_proto::site::Epoch;
 /// Below `--run-dir`: a lock for each user, which the user's worker has as long as it runs.
 const WORKERS: &str = "workers";
 
-/// Serves a site's controller on a node, as root: keeps users' data, with their rights; docs/site.md.
+/// Serves a site's controller on a node, as root: keeps users' data, with their rights; docs/admin/site.md.
 #[derive(Debug, Parser)]
 #[command(name = "tarnd --site", version)]
 pub(crate) struct Options {

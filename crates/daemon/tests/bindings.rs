@@ -60,11 +60,11 @@ fn partitions_are_used_by_their_names() {
     assert_eq!(daemon.client().partitions(None, "fast", b"").unwrap(), []);
 }
 
-/// The program of docs/dsa.md, by the name of a partition of another node.
+/// The program of docs/guide/direct-access.md, by the name of a partition of another node.
 #[test]
 fn partitions_of_another_node_are_used_by_their_names() {
     let (here, there) = pair(&[]);
-    let program = page::of_page("dsa.md", here.dir.path());
+    let program = page::of_page("guide/direct-access.md", here.dir.path());
     let run = |name: &str| {
         let mut command = Command::new(&program);
         command.arg(name).env("TARN_SOCKET", here.socket());
@@ -81,7 +81,7 @@ fn partitions_of_another_node_are_used_by_their_names() {
 fn a_node_without_any_dataspace_uses_the_partitions_of_another() {
     let (mut here, there) = pair(&[]);
     here.again_without_spaces();
-    let program = page::of_page("dsa.md", here.dir.path());
+    let program = page::of_page("guide/direct-access.md", here.dir.path());
     let ran = |name: &str| {
         let mut command = Command::new(&program);
         command.arg(name).env("TARN_SOCKET", here.socket());

@@ -1,4 +1,4 @@
-//! What a partition's file begins with. docs/formats.md, "Partitions".
+//! What a partition's file begins with. docs/reference/formats.md, "Partitions".
 
 use tarn_base::block::{self, Fields, Kind};
 use tarn_base::grant::{Grant, MAX_GRANTS, Who};

@@ -1,6 +1,6 @@
 //! L2: queue pairs to storage memory (Schürmann et al. 2014, section 4): what a request may name, in which order requests begin, when their
 //! ends are told; and what is in a partition's header. Generic over the storage, so that nothing is dispatched on the way of a copy.
-//! docs/dsa.md.
+//! docs/guide/direct-access.md.
 
 mod cyclic;
 mod flight;

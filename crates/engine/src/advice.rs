@@ -1,5 +1,5 @@
 //! How much tier a workload is worth: the five-minute rule (Gray and Putzolu 1987) for external bandwidth against tier
-//! capacity. `docs/lower-bound.md` says how to read it.
+//! capacity. `docs/guide/lower-bound.md` says how to read it.
 //!
 //! An item of b bytes that is read every T seconds costs b / T of external bandwidth, or b of tier. The bytes cancel out:
 //! it should be kept if T is below the price of a byte a second of bandwidth over the price of a byte of tier.

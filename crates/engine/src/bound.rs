@@ -1,4 +1,4 @@
-//! Times that no policy can beat: for each workflow, and for a whole workload. `docs/lower-bound.md` derives them.
+//! Times that no policy can beat: for each workflow, and for a whole workload. `docs/internals/lower-bound.md` derives them.
 //!
 //! Every job gets a *head* (before which it cannot begin) and a *tail* (what must at least follow its end). All cores
 //! together, and each direction of the external store, then have their work to do between heads and tails.

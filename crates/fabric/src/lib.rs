@@ -3,7 +3,7 @@
 //!
 //! A [`Server`] answers who knows a run's key, from what a [`Registry`] lets it: [`Shelf`] is one, and [`Arriving`] a tree
 //! on it that is still being copied here. A [`Client`] stands for a peer; its trees are sources of copies.
-//! docs/cluster.md, "Data plane", has the protocol.
+//! docs/internals/cluster.md, "Data plane", has the protocol.
 
 mod arriving;
 mod client;

@@ -145,7 +145,7 @@ fn no_encryption(dataset: &str, why: &str, at: SourceSpan) -> Finding {
         format!("dataset {} cannot be encrypted: {why}", quoted(dataset)),
     )
     .at(at, "asked for here")
-    .help("leave `encrypt` out, or run where this is possible (docs/security.md, \"Encryption\")")
+    .help("leave `encrypt` out, or run where this is possible (docs/admin/security.md, \"Encryption\")")
 }
 
 fn too_few_nodes(what: String, span: SourceSpan, there: usize) -> Finding {
@@ -396,7 +396,7 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                 format!("{what} has `restart = \"image\"`, and no images can be taken of its processes: {why}"),
             )
             .at(spans.name, "goes on from images")
-            .help("leave `restart` out, or run where CRIU works (docs/workflow-file.md, \"restart\"); `tarn doctor` says what this machine offers"),
+            .help("leave `restart` out, or run where CRIU works (docs/reference/workflow-file.md, \"restart\"); `tarn doctor` says what this machine offers"),
         );
     }
     let Err(why) = &abilities.shared else {
@@ -411,7 +411,7 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                     format!("{what} wants a shared dataset, and its nodes can have no shared namespace: {why}"),
                 )
                 .at(*span, "`shared`")
-                .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part; docs/shared-namespace.md says what `shared` needs"),
+                .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part; docs/guide/shared-namespace.md says what `shared` needs"),
             );
         }
     }

@@ -12,9 +12,9 @@ const MAX_QUOTED: usize = 80;
 
 macro_rules! codes {
     ($($name:ident = $text:literal,)*) => {
-        /// The stable code of a finding; docs/workflow-file.md says what each means.
+        /// The stable code of a finding; docs/reference/workflow-file.md says what each means.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        #[allow(missing_docs)] // each is documented in docs/workflow-file.md, and a test sees to it
+        #[allow(missing_docs)] // each is documented in docs/reference/workflow-file.md, and a test sees to it
         pub enum Code { $($name,)* }
 
         impl Code {

@@ -1,4 +1,4 @@
-//! Datasets that are not the workflow's own: `of`, and `project` of a site. docs/workflow-file.md, docs/site.md.
+//! Datasets that are not the workflow's own: `of`, and `project` of a site. docs/reference/workflow-file.md, docs/guide/on-a-site.md.
 
 use crate::diag::{Code, Finding, Findings, quoted};
 use crate::section::{Located, Section, place};
@@ -103,7 +103,7 @@ fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
                     format!("{} names no dataset", quoted(&text.value)),
                 )
                 .at(text.span, "not understood")
-                .help("write \"DATASET\" or \"WORKFLOW/DATASET\" of your own; on a site also \"USER/WORKFLOW/DATASET\" or \"@GROUP/DATASET\" (docs/site.md)"),
+                .help("write \"DATASET\" or \"WORKFLOW/DATASET\" of your own; on a site also \"USER/WORKFLOW/DATASET\" or \"@GROUP/DATASET\" (docs/guide/on-a-site.md)"),
             );
             None
         }
@@ -137,7 +137,7 @@ pub(crate) fn no_workflow(dataset: &Dataset, at: Option<miette::SourceSpan>) -> 
     )
     .at(at, "which workflow's?");
     Some(finding.help(format!(
-        "write \"WORKFLOW/{0}\" of your own, \"USER/WORKFLOW/{0}\" or \"@GROUP/{0}\" (docs/site.md)",
+        "write \"WORKFLOW/{0}\" of your own, \"USER/WORKFLOW/{0}\" or \"@GROUP/{0}\" (docs/guide/on-a-site.md)",
         named.dataset
     )))
 }
@@ -176,6 +176,6 @@ pub(crate) fn no_site(dataset: &str, named: &Named, at: miette::SourceSpan) -> O
     )
     .at(at, "asked for here");
     Some(finding.help(format!(
-        "submit the job with sbatch where tarn serves the cluster (docs/site.md), or give the dataset a `source`{hint}"
+        "submit the job with sbatch where tarn serves the cluster (docs/guide/on-a-site.md), or give the dataset a `source`{hint}"
     )))
 }

@@ -1,5 +1,5 @@
 //! The jobs of a workflow on a site: a script of sbatch for each step. What each says in its `#TARN` lines is the step and its datasets as the
-//! workflow file has them, so that [`parse_job`](crate::parse_job) reads them back. docs/site.md, "Workflow files as jobs".
+//! workflow file has them, so that [`parse_job`](crate::parse_job) reads them back. docs/guide/on-a-site.md, "Workflow files as jobs".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Whether the nodes can have the partitions of steps: docs/workflow-file.md, "Partitions".
+//! Whether the nodes can have the partitions of steps: docs/reference/workflow-file.md, "Partitions".
 
 use crate::cluster::unknown_tier;
 use crate::diag::{Code, Finding, Findings, quoted};

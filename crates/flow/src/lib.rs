@@ -1,6 +1,6 @@
 //! L2: workflow, cluster and workload files: strict parsing, checks and diagnostics.
 //!
-//! docs/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
+//! docs/reference/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
 //! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
 //! `parts` and `graph` (what they mean together), `partition` (partitions, and which steps use them), `cluster`, `room` and `lent` (what the machine must have), `code` (what makes
 //! a step the same step), `script` (what sbatch scripts say), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files

@@ -14,13 +14,13 @@ use tarn_base::workflow::{KeepPartition, StoragePartition};
 use toml::de::DeTable;
 
 const KEYS: &[&str] = &["size", "unit", "tier", "spread", "keep"];
-/// Bytes of a unit (docs/dsa.md).
+/// Bytes of a unit (docs/guide/direct-access.md).
 const UNITS: std::ops::RangeInclusive<u64> = 512..=16 << 10;
 /// A block is a multiple of this, in bytes: whole pages lie on one node.
 const PAGE: u64 = 4096;
 /// Bytes of a block: more lies on one node as if nothing were spread.
 const MAX_BLOCK: u64 = 1 << 30;
-/// Bytes of a partition: what its header can say (docs/formats.md).
+/// Bytes of a partition: what its header can say (docs/reference/formats.md).
 const MAX_SIZE: u64 = 1 << 50;
 
 const NAME: NameRule = NameRule {

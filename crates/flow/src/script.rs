@@ -1,6 +1,6 @@
 //! A workflow that sbatch scripts say: each script is a step. What their `#TARN` lines hold is put together to one document,
 //! with what their `#SBATCH` lines say of the job in the same keys, and checked as any workflow file is.
-//! docs/workflow-file.md, "In sbatch scripts".
+//! docs/guide/sbatch-scripts.md.
 
 mod sbatch;
 mod variables;

@@ -1,5 +1,5 @@
-//! The files of a simulated site: the machine (docs/cluster-file.md) and what is submitted to it
-//! (docs/workload-file.md).
+//! The files of a simulated site: the machine (docs/reference/cluster-file.md) and what is submitted to it
+//! (docs/reference/workload-file.md).
 //!
 //! Reading order: `machine`, `read` (which file is what), `mix`, `jobs` and `connect` (workload.toml), `swf` with `model`
 //! (traces of batch jobs), `wfformat`, `instance` and `files` (recorded workflows), `steps` (workflow files of tarn), `draft` and

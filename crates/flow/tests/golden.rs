@@ -233,7 +233,7 @@ fn documented(document: &str, heading: &str, tables: usize) -> Vec<String> {
 
 #[test]
 fn every_key_and_every_code_is_documented_and_shown() {
-    let document = std::fs::read_to_string(root("../../docs/workflow-file.md")).unwrap();
+    let document = std::fs::read_to_string(root("../../docs/reference/workflow-file.md")).unwrap();
     let golden = golden();
     let shown = |name: &str| output(name, &golden[name]);
     for (heading, prefix) in [
@@ -280,15 +280,21 @@ fn every_key_and_every_code_is_documented_and_shown() {
 
 #[test]
 fn the_documents_examples_are_accepted() {
-    let document = std::fs::read_to_string(root("../../docs/workflow-file.md")).unwrap();
-    let examples: Vec<_> = document
-        .split("```toml\n")
-        .skip(1)
-        .filter_map(|s| s.split("\n```").next())
-        .collect();
-    assert!(!examples.is_empty());
-    for example in examples {
-        let parsed = parse("example.toml", example, Path::new("/home/ann/flow"));
-        assert!(parsed.is_ok(), "{}", draw(&parsed.unwrap_err()));
+    for page in [
+        "reference/workflow-file.md",
+        "guide/restart.md",
+        "guide/step-partitions.md",
+    ] {
+        let document = std::fs::read_to_string(root(&format!("../../docs/{page}"))).unwrap();
+        let examples: Vec<_> = document
+            .split("```toml\n")
+            .skip(1)
+            .filter_map(|s| s.split("\n```").next())
+            .collect();
+        assert!(!examples.is_empty(), "{page}");
+        for example in examples {
+            let parsed = parse("example.toml", example, Path::new("/home/ann/flow"));
+            assert!(parsed.is_ok(), "{page}: {}", draw(&parsed.unwrap_err()));
+        }
     }
 }

@@ -145,7 +145,7 @@ fn jobs_are_submitted_after_what_they_need_and_before_what_changes_it() {
     assert_eq!(with_dest, [false, true, false, false]);
 }
 
-/// docs/site.md, "Several stores on a node".
+/// docs/guide/on-a-site.md, "Several stores on a node".
 #[test]
 fn the_stores_that_a_step_and_its_datasets_wish_go_with_the_job() {
     let text = "name = \"w\"\n[data.a]\ntier = \"nvme\"\n[[step]]\nname = \"s\"\nrun = \"true\"\nout = [\"a\"]\ntier = \"pmem\"\n";

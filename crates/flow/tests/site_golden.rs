@@ -253,7 +253,10 @@ fn every_key_is_documented_and_shown() {
         ("workload", "`[[workflow]]`", "workflow"),
     ];
     for (file, heading, short) in tables {
-        let keys = documented(&text(&format!("../../docs/{file}-file.md")), heading);
+        let keys = documented(
+            &text(&format!("../../docs/reference/{file}-file.md")),
+            heading,
+        );
         assert!(keys.len() > 2, "{file} {heading}");
         let cases = cases(file);
         let unknown = cases
@@ -284,7 +287,7 @@ fn every_key_is_documented_and_shown() {
 #[test]
 fn the_documents_examples_are_accepted() {
     for file in ["cluster", "workload"] {
-        let document = text(&format!("../../docs/{file}-file.md"));
+        let document = text(&format!("../../docs/reference/{file}-file.md"));
         let example = document
             .split("```toml\n")
             .nth(1)

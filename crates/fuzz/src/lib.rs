@@ -1,6 +1,6 @@
 //! What reads bytes that others wrote, each as a function of bytes. It panics where something does not hold that must, whatever the bytes
 //! are; garbage itself is refused by an error, which is nothing to tell. `fuzz/` has libFuzzer look for such bytes, `tests/made_up.rs` tries
-//! some on every test run. docs/testing.md, "Fuzzing".
+//! some on every test run. docs/internals/testing.md, "Fuzzing".
 
 mod files;
 mod messages;

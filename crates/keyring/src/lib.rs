@@ -1,4 +1,4 @@
-//! L3: the file of a user's keys. docs/security.md says what they are for, docs/formats.md what is in it.
+//! L3: the file of a user's keys. docs/admin/security.md says what they are for, docs/reference/formats.md what is in it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};

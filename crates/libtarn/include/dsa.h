@@ -2,19 +2,19 @@
  * dsa.h: direct access to storage memory. A program opens partitions, registers regions of them and of its own memory with a queue
  * pair, prepares requests, submits many at once, and reaps their completions.
  *
- * Link with -ltarn. No exit, and no threads but one, that takes no signals, for a queue pair that writes to a medium in units (docs/dsa.md).
+ * Link with -ltarn. No exit, and no threads but one, that takes no signals, for a queue pair that writes to a medium in units (docs/guide/direct-access.md).
  * A queue pair is for one thread at a time, and its rings are that thread's: a call gives TARN_EBUSY while another thread is in one, and
  * dsa_submit() begins nothing. Partitions are everybody's. In a child of fork(), dsa_lock(), dsa_grow(), partitions of other nodes, and queue
  * pairs that have more than mapped memory or a descriptor give TARN_EUNSUPPORTED, and dsa_submit() begins nothing; giving back what is the
  * parent's succeeds and leaves the parent's as it is. The child opens its own. From the
- * first partition that is opened without DSA_NO_GUARD on there is a handler of SIGBUS (docs/dsa.md): install your own before.
+ * first partition that is opened without DSA_NO_GUARD on there is a handler of SIGBUS (docs/guide/direct-access.md): install your own before.
  *
  * Every function that returns int gives TARN_OK or another of enum tarn_code (tarn.h), unless it says otherwise; tarn_last_error() then
  * says why. A partition is named by the path of a folder of a tier and its name in it, "/dev/shm/me/field" or "./field",
  * or as the tarnd that $TARN_SOCKET names has it: "SPACE/field", "NODE:SPACE/field". In a step of a workflow, "@step/field" is
  * the step's.
  *
- * docs/dsa.md explains the words.
+ * docs/guide/direct-access.md explains the words.
  */
 #ifndef DSA_H
 #define DSA_H
@@ -57,7 +57,7 @@ enum dsa_sqe_flags {
 /* Flags of dsa_open() and dsa_open_cyclic(), of dsa_queue_create(), and of regions. */
 enum dsa_open_flags {
     DSA_READ_ONLY = 1,
-    DSA_POPULATE = 2, /* all of it is mapped now; else piece by piece as it is used (docs/dsa.md) */
+    DSA_POPULATE = 2, /* all of it is mapped now; else piece by piece as it is used (docs/guide/direct-access.md) */
     DSA_NO_GUARD = 4  /* no handler of SIGBUS: a partition whose file is made shorter by force kills who uses it */
 };
 enum dsa_queue_flags {

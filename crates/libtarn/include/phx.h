@@ -3,7 +3,7 @@
  *
  * All ranks of a program call phx_init, give names to what they want to keep (phx_create_obj for new memory,
  * phx_register_obj for memory that they have), call phx_restart once, and phx_checkpoint_commit whenever their state is
- * worth keeping. docs/checkpoints.md explains the words; each call has a man page.
+ * worth keeping. docs/guide/checkpoints.md explains the words; each call has a man page.
  *
  * Link with -ltarn. Every function that returns int gives PHX_OK, PHX_DEGRADED (it was done, with a warning) or an error
  * of enum phx_code; phx_last_error() then says why and what to do, in words. Nothing here ends the program, touches a
@@ -40,7 +40,7 @@ enum phx_code {
     PHX_EINTERNAL = 15     /* an error inside tarn */
 };
 
-/* What a version survives (docs/checkpoints.md, "What a version survives"). */
+/* What a version survives (docs/guide/checkpoints.md, "What a version survives"). */
 enum phx_level {
     PHX_COMMITTED = 0,  /* the end of the process */
     PHX_DURABLE = 1,    /* all of it lies on the persistent tier */

@@ -10,7 +10,7 @@
  * are UTF-8. A structure whose `size` is larger than this library knows is refused, so that nothing new is silently
  * left out.
  *
- * docs/tasks.md explains the words.
+ * docs/guide/tasks.md explains the words.
  */
 #ifndef TARN_H
 #define TARN_H
@@ -109,7 +109,7 @@ struct tarn_outcome {
     uint8_t late;         /* 1 when it ended after its deadline */
     uint8_t has_checksum; /* 1 for a single file or memory that was hashed */
     uint8_t reserved[2];
-    uint8_t checksum[16]; /* docs/manifest-format.md, "The hash of a file" */
+    uint8_t checksum[16]; /* docs/reference/manifest-format.md, "The hash of a file" */
     char text[192];       /* why it failed; what does not fit ends in "..." */
 };
 

@@ -1,6 +1,6 @@
 /*
  * tarn_objects.h: the object store of a node. A store is a folder; each version of an object is one file in it, which never changes,
- * and which all programs of the node that may read it map where it lies. docs/objects.md explains it; each call has a man page.
+ * and which all programs of the node that may read it map where it lies. docs/guide/objects.md explains it; each call has a man page.
  *
  * Link with -ltarn. Every call gives PHX_OK or an error of enum phx_code (phx.h); phx_last_error() then says why and what to do, in
  * words. Calls may come from any number of threads at once, and from forked children.

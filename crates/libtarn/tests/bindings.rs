@@ -479,11 +479,11 @@ fn programs_of_the_page_go_on_where_they_ended() {
         std::fs::write(&file, text).unwrap();
         file.into_os_string().into_string().unwrap()
     };
-    let c = blocks("docs/checkpoints.md", "c");
+    let c = blocks("docs/guide/checkpoints.md", "c");
     let [heat, mpi, bridge, watch] = &c[..] else {
         panic!("{} programs in C", c.len())
     };
-    let fortran = blocks("docs/checkpoints.md", "fortran").remove(0);
+    let fortran = blocks("docs/guide/checkpoints.md", "fortran").remove(0);
     let [heat, mpi] = [write("heat.c", heat), write("mpi.c", mpi)];
     let watch = write("watch.c", watch);
     let [bridge, program] = [write("bridge.c", bridge), write("heat.f90", &fortran)];

@@ -56,11 +56,11 @@ fn misuse_is_told_by_codes() {
     }
 }
 
-/// What docs/dsa.md prints as C runs as it is printed.
+/// What docs/guide/direct-access.md prints as C runs as it is printed.
 #[test]
 fn the_page_shows_a_program_that_works() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let program = of_page("dsa.md", folder.path());
+    let program = of_page("guide/direct-access.md", folder.path());
     let text = said(Command::new(&program).arg(folder.path().join("field")));
     assert_eq!(text, "no error, 8\nno error, 0\n");
 }

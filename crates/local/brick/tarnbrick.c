@@ -1,5 +1,5 @@
 // tarnbrick: lets a brick of GlusterFS be an ordinary user's.
-// docs/shared-namespace.md#bricks-of-an-ordinary-user tells why.
+// docs/internals/shared-namespace.md#bricks-of-an-ordinary-user tells why.
 //
 // GlusterFS keeps what it knows of a file in attributes `trusted.*`, which only
 // root of the machine may write. With this library before the others they are

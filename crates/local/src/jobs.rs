@@ -1,4 +1,4 @@
-//! What the script of a job finds of Slurm where there is no Slurm. docs/workflow-file.md, "In sbatch scripts".
+//! What the script of a job finds of Slurm where there is no Slurm. docs/guide/sbatch-scripts.md.
 
 use crate::shared::Shared;
 use std::collections::BTreeMap;

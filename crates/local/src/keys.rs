@@ -1,5 +1,5 @@
 //! Keys of encrypted datasets, wrapped with the user's own, in the state folder.
-//! docs/security.md says what they are for, docs/formats.md what is in the files.
+//! docs/admin/security.md says what they are for, docs/reference/formats.md what is in the files.
 
 use crate::store::{failure, io_failure, make_folder};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! What a tier lends to a node that does not have it: a folder with a brick of GlusterFS, which a helper of its own serves.
-//! docs/shared-namespace.md, "A borrowed tier".
+//! docs/internals/shared-namespace.md, "A borrowed tier".
 //!
 //! On the tier it is `lent/<workspace>/<borrower>`: `brick` is the borrower's tier, everything else is for the time of the loan.
 

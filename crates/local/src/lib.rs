@@ -1,5 +1,5 @@
 //! L3: the world of N nodes on one machine. Nodes are folders on tiers; steps are real processes, each step in
-//! namespaces of its own where the machine allows it. docs/local-world.md tells how and what can go wrong.
+//! namespaces of its own where the machine allows it. docs/internals/local-world.md tells how and what can go wrong.
 //!
 //! Reading order: `world` (actions in, events out), `step` (one attempt), `member` (one node of it), `here` and `far` (an
 //! own one, and one that another world owns), `mate` (the other side of `far`), `message`, `envelope_queue` and `relay` (how they talk),

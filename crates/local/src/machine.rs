@@ -546,7 +546,7 @@ pub fn room(roots: &[PathBuf]) -> Room {
 }
 
 /// The memory mode of this machine as its kernel shows it to everybody (Jackson 2019, section 2.2; Weiland 2018, sections 1.2 and 1.3):
-/// `tarn mode show`, as root, knows more (docs/memory-modes.md).
+/// `tarn mode show`, as root, knows more (docs/admin/memory-modes.md).
 pub fn memory_mode() -> String {
     let entries = |folder: &str| std::fs::read_dir(folder).map_or(0, Iterator::count);
     let namespaces = entries("/sys/bus/nd/devices");

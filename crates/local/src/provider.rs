@@ -1,4 +1,4 @@
-//! One namespace over the nodes of a step, by a file system that exists: what tarn asks of it. docs/shared-namespace.md.
+//! One namespace over the nodes of a step, by a file system that exists: what tarn asks of it. docs/internals/shared-namespace.md.
 //!
 //! Its processes are children of the step's helper, in the step's namespaces: they and the mount end with the helper, however that
 //! ends. So what outlives it is folders only, and those are the step's work folder.

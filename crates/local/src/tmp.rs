@@ -1,4 +1,4 @@
-//! The folders that all programs of a machine share by name, `/tmp`, `/var/tmp` and `/dev/shm`: a step has its own. docs/local-world.md, "Folders of
+//! The folders that all programs of a machine share by name, `/tmp`, `/var/tmp` and `/dev/shm`: a step has its own. docs/internals/local-world.md, "Folders of
 //! everybody".
 
 use crate::launch::reached;

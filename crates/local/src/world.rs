@@ -115,7 +115,7 @@ impl Waker {
     }
 }
 
-/// N nodes on one machine. See docs/local-world.md.
+/// N nodes on one machine. See docs/internals/local-world.md.
 pub struct Local {
     shared: Arc<Shared>,
     prior: Vec<PriorInstance>,

@@ -1,5 +1,5 @@
 //! Storage memory that is written in units: a part of a file of a medium that is no memory, in the hands of many queue pairs, by io_uring.
-//! docs/dsa.md, "In units".
+//! docs/guide/direct-access.md, "In units".
 
 mod desk;
 mod engine;

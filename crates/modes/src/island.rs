@@ -1,4 +1,4 @@
-//! What the planner of a site is told of a node: its island in a cluster file (docs/cluster-file.md).
+//! What the planner of a site is told of a node: its island in a cluster file (docs/reference/cluster-file.md).
 
 use crate::inventory::Inventory;
 use crate::mode::{Mode, Present};

@@ -1,4 +1,4 @@
-//! Memory modes of a node: the words of docs/memory-modes.md, and what follows from what tools and the kernel say.
+//! Memory modes of a node: the words of docs/admin/memory-modes.md, and what follows from what tools and the kernel say.
 //!
 //! Nothing here runs a program or reads a file: texts come in, an [`Inventory`] and a [`Plan`] come out. Reading order:
 //! `mode` (the words), `records` and `json` (how tools write), `ipmctl`, `ndctl` and `kernel` (what they say), `inventory` (all of it),
@@ -36,7 +36,7 @@ pub const MAX_THINGS: usize = 4096;
 pub enum Garbled {
     /// It is not in the tool's format.
     #[error(
-        "{tool} says what is not understood ({why}); see whether its version is one that docs/memory-modes.md names"
+        "{tool} says what is not understood ({why}); see whether its version is one that docs/admin/memory-modes.md names"
     )]
     Format {
         /// The tool.

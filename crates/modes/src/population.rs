@@ -1,4 +1,4 @@
-//! Which DIMMs, where, allow which mode. Each rule with who says so: docs/memory-modes.md lists the documents.
+//! Which DIMMs, where, allow which mode. Each rule with who says so: docs/internals/memory-modes.md lists the documents.
 
 use crate::inventory::Inventory;
 use crate::ipmctl::Module;

@@ -1,5 +1,5 @@
 //! The hash of a file's content: a hash over the hashes of its chunks, so that it does not depend on how
-//! the file was split over threads. docs/manifest-format.md says the same.
+//! the file was split over threads. docs/reference/manifest-format.md says the same.
 
 use tarn_base::hash::Hash;
 use twox_hash::XxHash3_128;
@@ -9,7 +9,7 @@ use twox_hash::XxHash3_128;
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Bytes read, hashed and written at once: they stay in the second-level cache in between. 64 to 128 KiB were
-/// the fastest of 64 KiB to 1 MiB; see docs/movers.md.
+/// the fastest of 64 KiB to 1 MiB; see docs/internals/movers.md.
 pub(crate) const PIECE: usize = 128 << 10;
 
 /// Zeros for the holes of sparse files.
@@ -158,7 +158,7 @@ mod tests {
                 .for_each(|piece| stream.update(piece));
             assert_eq!(stream.finish(), naive(data), "{len}");
         }
-        // The program in docs/manifest-format.md, run with the reference implementation, says the same.
+        // The program in docs/reference/manifest-format.md, run with the reference implementation, says the same.
         let counted: Vec<u8> = (0..CHUNK + 3).map(|i| (i % 251) as u8).collect();
         let ends = [
             (0, "99aa06d3014798d86001c324468d497f"),

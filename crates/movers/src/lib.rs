@@ -3,7 +3,7 @@
 //! One engine does all of it: [`job`] holds what the threads share, [`scan`] walks trees and gives out files,
 //! [`file`] and [`large`] read, hash and write them in one pass, [`gather`] makes manifests of what was found
 //! and checks what needs the whole; [`sealed`] seals and opens on the way. [`copy`] puts a copy together; [`resume`] proves what an interrupted one
-//! left, [`publish`] makes the result durable and visible. [`objects`] are the trees of object stores. docs/movers.md explains and measures.
+//! left, [`publish`] makes the result durable and visible. [`objects`] are the trees of object stores. docs/internals/movers.md explains and measures.
 
 mod content;
 mod copy;

@@ -1,4 +1,4 @@
-//! Trees of an object store: listed, fetched as a peer's tree is, and put. docs/object-stores.md says what a tree is there.
+//! Trees of an object store: listed, fetched as a peer's tree is, and put. docs/guide/object-stores.md says what a tree is there.
 
 mod deliver;
 mod listing;

@@ -1,4 +1,4 @@
-//! Files that are sealed on their way, opened on it, or both: `tarn_seal` over descriptors. docs/movers.md, "Sealed trees".
+//! Files that are sealed on their way, opened on it, or both: `tarn_seal` over descriptors. docs/internals/movers.md, "Sealed trees".
 
 use crate::content::{self, PIECE};
 use crate::error::{Result, corrupt, show};

@@ -1,5 +1,5 @@
 //! L3: sessions between the controller and the nodes of a site. Who opens one proves by a munge credential who it is; each message
-//! carries a proof that it belongs to the session, and where. docs/site.md, "Who may give orders".
+//! carries a proof that it belongs to the session, and where. docs/internals/site.md, "Who may give orders".
 
 mod credential;
 mod session;

@@ -16,7 +16,7 @@ use tarn_ports::{PowerFail, Promises};
 use tarn_ring::Exposed;
 use tarn_sys::lock::{Hold, hold};
 
-/// The byte of a partition's file that its lock is: docs/formats.md.
+/// The byte of a partition's file that its lock is: docs/reference/formats.md.
 const LOCK: u64 = 32_770;
 
 /// Where it is.

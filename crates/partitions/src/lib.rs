@@ -1,4 +1,4 @@
-//! L4: partitions of storage memory, and queue pairs to them, for Rust programs; `libtarn` and `tarn` are over this. docs/dsa.md.
+//! L4: partitions of storage memory, and queue pairs to them, for Rust programs; `libtarn` and `tarn` are over this. docs/guide/direct-access.md.
 //!
 //! A [`Partition`] is opened by its name. A [`Queue`] of a thread has regions of partitions and of memory, takes requests and tells their
 //! ends.

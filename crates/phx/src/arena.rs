@@ -446,7 +446,7 @@ impl Arena {
         let mut taken: Vec<Range<u64>> = kept.chain(more.iter().cloned()).collect();
         taken.push(self.slot.clone());
         let first = room::take(&mut room::free(self.size, taken.iter().cloned()), lengths);
-        // After what was given up is published, and before anything is written there (docs/checkpoints.md).
+        // After what was given up is published, and before anything is written there (docs/internals/checkpoints.md).
         let pinned = window.pinned()?;
         let count = pinned.len();
         taken.extend(pinned);

@@ -1,5 +1,5 @@
 //! What checkpoints are worth: how likely one is lost, how often to make one, what it costs in energy, and what follows from these
-//! for a machine. Pure functions; their assumptions are in docs/checkpoint-models.md. Times are in seconds, energies in joules.
+//! for a machine. Pure functions; their assumptions are in docs/internals/checkpoint-models.md. Times are in seconds, energies in joules.
 
 pub mod advice;
 pub mod energy;

@@ -1,5 +1,5 @@
-//! Objects of a node's store (docs/objects.md): what their keys may be, what their files are called, and what is in a file: the data from
-//! byte 0 on, their checksums, and a trailer that ends it. docs/formats.md has it byte by byte.
+//! Objects of a node's store (docs/guide/objects.md): what their keys may be, what their files are called, and what is in a file: the data from
+//! byte 0 on, their checksums, and a trailer that ends it. docs/reference/formats.md has it byte by byte.
 
 use crate::fault::{Code, Fault};
 use crate::manifest::{CHUNK, MAX_KEY, Piece};

@@ -1,4 +1,4 @@
-//! Versions whose objects are ciphertext wherever they lie: docs/checkpoints.md, "Encrypted".
+//! Versions whose objects are ciphertext wherever they lie: docs/guide/checkpoints.md, "Encrypted".
 
 use crate::arena::VersionId;
 use crate::fault::{Code, Fault};

@@ -2,7 +2,7 @@
 
 use tarn_base::energy::{Draw, Energy};
 
-/// Measures this machine. docs/energy.md tells by what.
+/// Measures this machine. docs/admin/energy.md tells by what.
 pub trait Meter: Send + Sync {
     /// What it draws now and how warm it is. Takes some tenths of a second where a counter has to be read twice.
     fn draw(&self) -> Draw;

@@ -1,5 +1,5 @@
 //! The nodes of a run: what `tarn run` asks of its world beside actions and events, and what a world that owns only some
-//! of the nodes asks of the others. docs/cluster.md tells who is who.
+//! of the nodes asks of the others. docs/internals/cluster.md tells who is who.
 
 use crate::peer::{Arrivals, PeerTree};
 use crate::progress::Progress;
@@ -20,10 +20,10 @@ pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
 /// What two folders, on a persistent tier and in memory, have of programs' checkpoints. It only looks.
 pub type Checkpoints = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
 
-/// Makes a partition (docs/dsa.md) of this name in a folder, of so many bytes, written by units of so many bytes, or mapped with 0.
+/// Makes a partition (docs/guide/direct-access.md) of this name in a folder, of so many bytes, written by units of so many bytes, or mapped with 0.
 pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), Failure> + Send + Sync>;
 
-/// Where programs find the partitions of their own step (docs/dsa.md), as others name a dataspace; none has such a name.
+/// Where programs find the partitions of their own step (docs/guide/direct-access.md), as others name a dataspace; none has such a name.
 pub const STEP_SPACE: &str = "@step";
 
 /// The variable that names the socket by which they have those that lie over several machines.

@@ -1,5 +1,5 @@
 //! L3: what this machine draws and how warm it is, as its kernel says below `/sys`: RAPL, hwmon, the counters of a Cray.
-//! docs/energy.md tells what each covers, who may read it and how it is divided among steps.
+//! docs/admin/energy.md tells what each covers, who may read it and how it is divided among steps.
 
 mod account;
 mod files;

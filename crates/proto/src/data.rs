@@ -1,4 +1,4 @@
-//! The data plane: fixed headers, little-endian. docs/cluster.md, "Data plane", says what they mean.
+//! The data plane: fixed headers, little-endian. docs/internals/cluster.md, "Data plane", says what they mean.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

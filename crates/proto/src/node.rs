@@ -1,5 +1,5 @@
 //! What `tarn run` and the tarnd of a node say to each other about a run: the engine's actions and events, and what a run
-//! needs before and after them. docs/cluster.md, "Control plane".
+//! needs before and after them. docs/internals/cluster.md, "Control plane".
 //!
 //! A message is one line of JSON, and after it the bytes of what it carries, if it carries anything.
 

@@ -1,5 +1,5 @@
 //! Messages of a site: between the controller and the nodes, between a node's tarnd and the workers of its users, and between
-//! the controller and who asks it. docs/site.md.
+//! the controller and who asks it. docs/internals/site.md.
 //!
 //! Each message is a [frame](encode). What carries it proves who speaks: munge between hosts, the kernel on one host.
 

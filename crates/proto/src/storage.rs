@@ -1,5 +1,5 @@
 //! Requests to storage memory of another node, on a stream of the data plane that was given over to them: fixed headers, little-endian.
-//! docs/dsa.md, "Of another node". Requests are answered in their order.
+//! docs/guide/direct-access.md, "Of another node". Requests are answered in their order.
 
 use crate::data::{MAX_NAME, Malformed, Reader, Window};
 

@@ -1,4 +1,4 @@
-//! L3: the ranks of one program over stream sockets: Unix-domain on a node, TCP between nodes. docs/checkpoints.md, "How ranks
+//! L3: the ranks of one program over stream sockets: Unix-domain on a node, TCP between nodes. docs/internals/checkpoints.md, "How ranks
 //! meet", is the protocol.
 
 mod calls;

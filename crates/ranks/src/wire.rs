@@ -1,4 +1,4 @@
-//! What ranks say to each other, byte by byte: docs/checkpoints.md, "How ranks meet".
+//! What ranks say to each other, byte by byte: docs/internals/checkpoints.md, "How ranks meet".
 
 use std::sync::Arc;
 use tarn_ports::Reached;

@@ -1,4 +1,4 @@
-//! Results of the papers' experiments: their format (docs/evidence/README.md), a table for terminals, a page with plots in the
+//! Results of the papers' experiments: their format (research/evidence/README.md), a table for terminals, a page with plots in the
 //! papers' manner.
 //!
 //! Reading order: here (the format), [`text()`], [`markdown()`], [`page()`], `plot`.
@@ -32,7 +32,9 @@ pub const FULL_MINUTES: f64 = 90.0;
 #[derive(Debug, thiserror::Error)]
 pub enum EvidenceError {
     /// No JSON of this shape.
-    #[error("these are no results of experiments: {0}; docs/evidence/README.md has their format")]
+    #[error(
+        "these are no results of experiments: {0}; research/evidence/README.md has their format"
+    )]
     Shape(#[from] serde_json::Error),
     /// Of a version that is not known.
     #[error(

@@ -1,4 +1,4 @@
-//! The totals of a run: what `--json` prints and the page shows. docs/report.md defines every figure.
+//! The totals of a run: what `--json` prints and the page shows. docs/guide/report.md defines every figure.
 //! Times are nanoseconds, sizes bytes.
 
 use crate::ReportError;

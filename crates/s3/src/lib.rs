@@ -1,4 +1,4 @@
-//! L3: object stores, spoken to by the S3 protocol: Amazon's, Ceph's, Swift's, MinIO's and others'. docs/object-stores.md.
+//! L3: object stores, spoken to by the S3 protocol: Amazon's, Ceph's, Swift's, MinIO's and others'. docs/guide/object-stores.md.
 //!
 //! [`settings`] finds out which store, and who asks; [`send`] has one request done, again and again where that may help; [`answer`]
 //! reads what comes back; [`body`] is an object being read. Requests are signed by `rusty-s3`, in their URLs: none is ever shown.

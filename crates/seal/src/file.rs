@@ -9,7 +9,7 @@ use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, Unboun
 use ::ring::hkdf::{HKDF_SHA256, Salt};
 use tarn_base::key::{DataKey, KeyId};
 
-/// Bytes of a piece of content; the last one may have fewer. What fits the second-level cache twice: docs/movers.md.
+/// Bytes of a piece of content; the last one may have fewer. What fits the second-level cache twice: docs/internals/movers.md.
 pub const PIECE: usize = 1 << PIECE_BITS;
 const PIECE_BITS: u8 = 17;
 /// Bytes of the header.

@@ -1,4 +1,4 @@
-//! Records: what goes over a stream, sealed piece by piece in its order. docs/cluster.md, "Data plane".
+//! Records: what goes over a stream, sealed piece by piece in its order. docs/internals/cluster.md, "Data plane".
 
 use crate::SealError;
 use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey};

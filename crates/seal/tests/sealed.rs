@@ -91,7 +91,7 @@ fn what_was_sealed_comes_back_and_is_nowhere_to_be_seen() {
 
 #[test]
 fn a_known_key_and_salt_give_known_bytes() {
-    // Made by another implementation, written after docs/formats.md.
+    // Made by another implementation, written after docs/reference/formats.md.
     let sealed = seal(&key(1), 7, b"tarn");
     let hex: String = sealed.iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(hex, KNOWN);

@@ -1,4 +1,4 @@
-//! Data that outlives jobs: whose it is, who may read it, what is told of it. docs/site.md, "Data that outlives jobs".
+//! Data that outlives jobs: whose it is, who may read it, what is told of it. docs/guide/on-a-site.md, "Data that outlives jobs".
 
 use crate::MAX_LISTED;
 use crate::asked::Asker;

@@ -1,4 +1,4 @@
-//! The stores of a node, fast to slow: what lies in which of them, and what is free there. docs/site.md, "Several stores on a node".
+//! The stores of a node, fast to slow: what lies in which of them, and what is free there. docs/internals/site.md, "Moves between stores".
 
 use crate::state::{Node, Phase, Site, VersionId, Why, room};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! L2: a site: its datasets, jobs and nodes, and what is ordered of whom. docs/site.md.
+//! L2: a site: its datasets, jobs and nodes, and what is ordered of whom. docs/internals/site.md.
 //!
 //! [`Site::step`] takes what has happened and says what is to be done; it does nothing itself. Its state follows from its events
 //! alone, so the log of events is the truth, and a controller that begins anew plays it.

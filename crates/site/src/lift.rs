@@ -1,5 +1,5 @@
-//! Room in the stores of a node, and what is moved between them for it: down to make room, up to be read. docs/site.md, "Several stores
-//! on a node".
+//! Room in the stores of a node, and what is moved between them for it: down to make room, up to be read. docs/internals/site.md, "Moves
+//! between stores".
 
 use crate::MAX_MOVES;
 use crate::level::{Level, Moving};

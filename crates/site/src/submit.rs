@@ -200,7 +200,7 @@ impl Site {
         nodes.iter().map(draw).collect()
     }
 
-    /// So many of the nodes that have most bytes; of those that have as many, those that draw least (docs/energy.md).
+    /// So many of the nodes that have most bytes; of those that have as many, those that draw least (docs/admin/energy.md).
     fn best(&self, nodes: Vec<(&str, u64)>, wanted: usize) -> Vec<String> {
         let ranks = ranks_of(&self.draws_of(&nodes));
         let mut best: Vec<_> = nodes.into_iter().zip(ranks).collect();

@@ -1,4 +1,4 @@
-//! What owners use: what a site would charge by. docs/site.md, "Usage".
+//! What owners use: what a site would charge by. docs/guide/on-a-site.md, "Usage".
 
 use crate::state::Site;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! `tarn data verify`: the nodes read what they have of a dataset again. docs/site.md, "Data that outlives jobs".
+//! `tarn data verify`: the nodes read what they have of a dataset again. docs/guide/on-a-site.md, "Data that outlives jobs".
 
 use crate::MAX_VERIFIED;
 use crate::asked::Asker;

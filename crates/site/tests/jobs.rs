@@ -740,7 +740,7 @@ fn what_was_removed_while_a_node_was_away_goes_when_it_is_back() {
     assert!(world.nodes["n1"].jobs.is_empty());
 }
 
-/// docs/energy.md, "On a site".
+/// docs/admin/energy.md, "On a site".
 #[test]
 fn of_nodes_with_the_same_data_those_that_draw_least_are_preferred() {
     let mut world = World::new(3, Config::default());

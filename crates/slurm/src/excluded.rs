@@ -1,4 +1,4 @@
-//! Nodes that a job is not to get, as they have no room for its data: `ExcNodeList`. docs/site.md.
+//! Nodes that a job is not to get, as they have no room for its data: `ExcNodeList`. docs/internals/site.md.
 
 use crate::SlurmError;
 use crate::command::{SOON, answer, hostnames};

@@ -1,5 +1,5 @@
 //! L3: the allocation of Slurm that this process is in, and one tarnd on each of its nodes. Slurm's own commands are all
-//! that is used, as its user has them: no plugin, no library, no administrator. docs/cluster.md, "Inside Slurm". For administrators: tarn's
+//! that is used, as its user has them: no plugin, no library, no administrator. docs/internals/cluster.md, "Inside Slurm". For administrators: tarn's
 //! lines in Slurm's configuration files ([`conf`]).
 
 mod allocation;

@@ -1,4 +1,4 @@
-//! What nodes draw, as Slurm says: where one of its energy plug-ins measures it (docs/energy.md).
+//! What nodes draw, as Slurm says: where one of its energy plug-ins measures it (docs/admin/energy.md).
 
 use crate::SlurmError;
 use crate::command::answer;

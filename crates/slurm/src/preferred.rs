@@ -1,4 +1,4 @@
-//! Nodes that a job prefers, as its data is there: `Prefer`, by features of the nodes' own names. docs/site.md.
+//! Nodes that a job prefers, as its data is there: `Prefer`, by features of the nodes' own names. docs/internals/site.md.
 
 use crate::SlurmError;
 use crate::command::{SOON, answer, hostnames};

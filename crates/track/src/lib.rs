@@ -1,4 +1,4 @@
-//! L3: which pages of a program's memory were written. docs/checkpoints.md, "Which pages were written".
+//! L3: which pages of a program's memory were written. docs/internals/checkpoints.md, "Which pages were written".
 //!
 //! A [`Tracker`] is one of two ways to find that out. What the kernel has for it: userfaultfd, which protects pages from writing and
 //! lets the kernel itself take the protection off at the first write, without a message to anybody (`WP_ASYNC`, Linux 6.7); and

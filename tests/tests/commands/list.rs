@@ -40,15 +40,8 @@ pub(crate) const LONG: &[&str] = &["tarn bench ", "tarn reproduce", "bench/"];
 /// A page, and its blocks: by words that are in this one alone, and what is done about it. What is [`LONG`] is not listed.
 pub(crate) type Page = (&'static str, &'static [(&'static str, Way)]);
 
-/// A program with HDF5, as the pages name it.
-const SIMULATE: &str = r#"
-export PATH=$PYTHONS/new/bin:$PATH
-cat > simulate.py <<'END'
-import h5py
-with h5py.File("result.h5", "w") as file:
-    file["x"] = range(1000)
-END
-"#;
+/// A Python with h5py.
+const PYTHON: &str = "export PATH=$PYTHONS/new/bin:$PATH\n";
 
 /// A run of a workflow of the name that the pages show.
 const WORDS_RUN: &str = r#"
@@ -143,7 +136,7 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/block.md",
+        "docs/guide/block.md",
         &[
             (
                 "tarn block serve",
@@ -173,12 +166,24 @@ pub(crate) const PAGES: &[Page] = &[
             ),
         ],
     ),
-    ("docs/checkpoint-models.md", &[("tarn ckpt model", RUN)]),
     (
-        "docs/checkpoints.md",
+        "docs/guide/checkpoint-models.md",
+        &[("tarn ckpt model", RUN)],
+    ),
+    (
+        "docs/guide/checkpoints.md",
         &[
             (
-                "tarn ckpt ls",
+                "cc heat.c",
+                Way::Run(Run {
+                    needs: &["cc", "pkg-config"],
+                    saves: Some(("c", "heat.c")),
+                    then: "./heat | grep -qx 'from step 100'; tarn ckpt ls | grep -q '1.10 durable'",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "tarn ckpt ls --tier",
                 Way::Test(
                     "crates/cli/tests/ckpt.rs",
                     "versions_are_listed_with_what_can_be_restored_of_them",
@@ -200,7 +205,7 @@ pub(crate) const PAGES: &[Page] = &[
             ),
         ],
     ),
-    ("docs/energy.md", &[("tarn nodes", RUN)]),
+    ("docs/admin/energy.md", &[("tarn nodes", RUN)]),
     (
         "docs/guide/first-hour.md",
         &[
@@ -225,7 +230,7 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/guide/installing-on-your-cluster.md",
+        "docs/admin/installing-on-your-cluster.md",
         &[
             ("mkdir -p /etc/tarn", INSTALLING),
             ("enable --now tarnd-controller", INSTALLING),
@@ -239,13 +244,27 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/hdf5.md",
+        "docs/guide/direct-access.md",
+        &[
+            (
+                "cc -o field",
+                Way::Test(
+                    "crates/libtarn/tests/dsa.rs",
+                    "the_page_shows_a_program_that_works",
+                ),
+            ),
+            ("tarn partition create", RUN),
+        ],
+    ),
+    (
+        "docs/guide/hdf5.md",
         &[
             (
                 "n2:fast",
                 Way::Run(Run {
                     needs: &["h5dump", "h5py"],
-                    given: &[SIMULATE, TWO_NODES],
+                    saves: Some(("python", "simulate.py")),
+                    given: &[PYTHON, TWO_NODES],
                     then: "h5dump -H result.h5 | grep -q '( 1000 )'",
                     ..PLAIN
                 }),
@@ -262,14 +281,15 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/install.md",
+        "docs/guide/install.md",
         &[(
             "spack install",
             Way::Not("no Spack is here, and it builds what it needs for hours"),
         )],
     ),
+    ("docs/guide/lower-bound.md", &[("--advice", RUN)]),
     (
-        "docs/memory-modes.md",
+        "docs/admin/memory-modes.md",
         &[(
             "tarn mode",
             Way::Test(
@@ -279,7 +299,7 @@ pub(crate) const PAGES: &[Page] = &[
         )],
     ),
     (
-        "docs/object-stores.md",
+        "docs/guide/object-stores.md",
         &[
             (
                 "AWS_PROFILE=climate",
@@ -298,7 +318,7 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/objects.md",
+        "docs/guide/objects.md",
         &[
             (
                 "export TARN_OBJECTS=store",
@@ -318,7 +338,7 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/results.md",
+        "research/results.md",
         &[
             ("--policy fcfs,greedy", RUN),
             (
@@ -327,9 +347,9 @@ pub(crate) const PAGES: &[Page] = &[
             ),
         ],
     ),
-    ("docs/scheduling.md", &[("tarn sim", RUN)]),
+    ("docs/internals/scheduling.md", &[("tarn sim", RUN)]),
     (
-        "docs/sim.md",
+        "docs/guide/sim.md",
         &[
             (
                 "montage.json.gz",
@@ -349,7 +369,7 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/site.md",
+        "docs/admin/site.md",
         &[
             (
                 "store dram=",
@@ -358,6 +378,19 @@ pub(crate) const PAGES: &[Page] = &[
                     "jobs_hand_on_data_that_came_down_and_goes_up_for_its_reader",
                 ),
             ),
+            (
+                "tarnd --controller",
+                Way::Test(
+                    "tests/tests/site/jobs.rs",
+                    "three_jobs_hand_on_their_data_on_the_nodes",
+                ),
+            ),
+        ],
+    ),
+    (
+        "docs/guide/on-a-site.md",
+        &[
+            ("tarn submit", INSTALLING),
             (
                 "/kerberos/project",
                 Way::Test(
@@ -372,17 +405,10 @@ pub(crate) const PAGES: &[Page] = &[
                     "a_job_has_partitions_on_its_nodes_as_long_as_it_is_there",
                 ),
             ),
-            (
-                "tarnd --controller",
-                Way::Test(
-                    "tests/tests/site/jobs.rs",
-                    "three_jobs_hand_on_their_data_on_the_nodes",
-                ),
-            ),
         ],
     ),
     (
-        "docs/tasks.md",
+        "docs/guide/tasks.md",
         &[
             (
                 "# everywhere.sh",
@@ -392,7 +418,15 @@ pub(crate) const PAGES: &[Page] = &[
                 ),
             ),
             (
-                "tarnd --socket",
+                "python3 first.py",
+                Way::Run(Run {
+                    saves: Some(("python", "first.py")),
+                    then: "cmp input.dat /dev/shm/me/input.dat",
+                    ..PLAIN
+                }),
+            ),
+            (
+                "--external-rate",
                 Way::Run(Run {
                     beside: Some("soon test -S /run/user/1000/tarn"),
                     ..PLAIN
@@ -401,14 +435,14 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/testing-slurm.md",
+        "docs/internals/testing-slurm.md",
         &[(
             "slurm-cluster up",
             Way::Test("tests/tests/slurm_cluster.rs", "programs_run_over_nodes"),
         )],
     ),
     (
-        "docs/verbs.md",
+        "docs/guide/verbs.md",
         &[
             (
                 "ibv_devinfo",
@@ -427,13 +461,55 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
-        "docs/workflow-file.md",
+        "docs/guide/restart.md",
         &[(
-            "#SBATCH --job-name=solve",
-            Way::Test(
-                "crates/cli/tests/scripts.rs",
-                "scripts_are_planned_and_run_as_one_workflow",
-            ),
+            "tarn run count.toml",
+            Way::Run(Run {
+                saves: Some(("toml", "count.toml")),
+                then: "test $(cat result/n) = 5",
+                ..PLAIN
+            }),
+        )],
+    ),
+    (
+        "docs/reference/cluster-file.md",
+        &[(
+            "--cluster cluster.toml",
+            Way::Run(Run {
+                saves: Some(("toml", "cluster.toml")),
+                ..PLAIN
+            }),
+        )],
+    ),
+    (
+        "docs/guide/sbatch-scripts.md",
+        &[(
+            "tarn run count.sh sum.sh",
+            Way::Run(Run {
+                then: "test $(cat result/lines) = 6",
+                ..PLAIN
+            }),
+        )],
+    ),
+    (
+        "docs/reference/workload-file.md",
+        &[(
+            "--workload workload.toml",
+            Way::Run(Run {
+                saves: Some(("toml", "workload.toml")),
+                ..PLAIN
+            }),
+        )],
+    ),
+    (
+        "docs/reference/workflow-file.md",
+        &[(
+            "tarn run add.toml",
+            Way::Run(Run {
+                saves: Some(("toml", "add.toml")),
+                then: "test $(cat result/sum) = 16",
+                ..PLAIN
+            }),
         )],
     ),
     (

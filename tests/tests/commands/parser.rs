@@ -162,7 +162,7 @@ fn programs_know_the_options_that_the_documents_give_them() {
 #[test]
 fn what_is_too_long_to_be_run_is_parsed() {
     let tarn = programs::built("tarn").expect("tarn");
-    let experiments = tree::root().join("bench/experiments");
+    let experiments = tree::root().join("research/experiments");
     let (mut wrong, mut checked) = (Vec::new(), 0);
     for page in pages::all().expect("the pages") {
         for (line, words) in commands(&page.text) {

@@ -135,7 +135,7 @@ fn a_job_that_asks_for_more_memory_than_1lm_has_gets_nodes_in_the_other_mode() {
     assert_eq!(features(&["--mem=3000", "-C", "fast"]), "fast");
 }
 
-/// docs/energy.md, "On a site", with a meter that is played.
+/// docs/admin/energy.md, "On a site", with a meter that is played.
 #[test]
 fn of_two_nodes_that_are_equal_otherwise_a_job_prefers_the_one_that_draws_less() {
     let Some(site) = Site::up(2) else { return };

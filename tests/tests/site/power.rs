@@ -1,4 +1,4 @@
-//! Nodes that sleep while nobody misses them: docs/energy.md, "Sleep". What switches them off and on is played.
+//! Nodes that sleep while nobody misses them: docs/admin/energy.md, "Sleep". What switches them off and on is played.
 
 use crate::setup::Site;
 use std::fs;

@@ -1,5 +1,5 @@
 //! What each job sees of its data through the SPANK plug-in, on a real Slurm; and what comes of job files and stores that lie. The files
-//! that a node's tarnd writes are written here by hand (docs/site.md, "What a job sees").
+//! that a node's tarnd writes are written here by hand (docs/internals/site.md, "What a job sees").
 
 mod attacks;
 mod site;

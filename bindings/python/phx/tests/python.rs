@@ -136,12 +136,12 @@ runpy.run_path({example:?}, run_name='__main__')
     assert_eq!(loss(&text), loss(&undisturbed));
 }
 
-/// And so does what docs/objects.md prints.
+/// And so does what docs/guide/objects.md prints.
 #[test]
 fn the_page_of_objects_shows_a_program_that_works() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     installed(folder.path());
-    let page = std::fs::read_to_string(root().join("docs/objects.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/guide/objects.md")).unwrap();
     let (_, block) = page.split_once("```python\n").unwrap();
     let program = folder.path().join("program.py");
     std::fs::write(&program, block.split_once("```").unwrap().0).unwrap();

@@ -1,4 +1,4 @@
-//! The bytes of a manifest file; docs/manifest-format.md describes them.
+//! The bytes of a manifest file; docs/reference/manifest-format.md describes them.
 
 use super::{Entry, EntryKind, Manifest, PathFault, Xattr};
 use crate::hash::Hash;

@@ -1,5 +1,5 @@
 //! Policies on a trace of batch jobs with workflows mixed in: what workflows gain, and what the others pay for it
-//! (docs/scheduling.md, "How policies are compared").
+//! (docs/internals/scheduling.md, "How policies are compared").
 
 mod outcome;
 mod workload;

@@ -1,5 +1,5 @@
 //! How fast the planner of a site is, under the policy `data`: single steps with many jobs waiting, and whole
-//! simulations. The workload is generated (`generate`, docs/sim.md).
+//! simulations. The workload is generated (`generate`, docs/internals/simulator.md).
 
 mod generate;
 

@@ -1,5 +1,5 @@
 //! Policies on workflows, one alone on a machine, over the share of the time that reading and writing outside takes
-//! under `easy` (docs/scheduling.md, "How policies are compared").
+//! under `easy` (docs/internals/scheduling.md, "How policies are compared").
 
 mod page;
 mod points;

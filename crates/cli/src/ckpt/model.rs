@@ -1,4 +1,4 @@
-//! `tarn ckpt model`: the loss, interval and energy models, and what they advise. docs/checkpoint-models.md has the formulas.
+//! `tarn ckpt model`: the loss, interval and energy models, and what they advise. docs/internals/checkpoint-models.md has the formulas.
 
 use crate::args::{Cli, size};
 use crate::error::CliResult;

@@ -1,5 +1,5 @@
-//! `tarn data copy`: a tree or a file, with this process's own rights. docs/site.md, "Stores that only a job's own steps reach";
-//! docs/object-stores.md where one of the places is in one.
+//! `tarn data copy`: a tree or a file, with this process's own rights. docs/guide/on-a-site.md, "Stores that only a job's own steps reach";
+//! docs/guide/object-stores.md where one of the places is in one.
 
 mod outside;
 

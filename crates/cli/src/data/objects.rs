@@ -1,4 +1,4 @@
-//! `tarn data ... --object`, `objects` and `versions`: the node's object store (docs/objects.md).
+//! `tarn data ... --object`, `objects` and `versions`: the node's object store (docs/guide/objects.md).
 
 use crate::args::Cli;
 use crate::ckpt::printable;

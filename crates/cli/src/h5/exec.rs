@@ -53,7 +53,7 @@ pub(crate) struct ExecArgs {
         conflicts_with = "folder"
     )]
     partitions: Vec<PathBuf>,
-    /// More of the driver's configuration, such as level=persistent or wait=newer (docs/hdf5.md)
+    /// More of the driver's configuration, such as level=persistent or wait=newer (docs/guide/hdf5.md)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     more: Vec<String>,
     /// The program and its arguments

@@ -1,4 +1,4 @@
-//! An HDF5 file in a partition, or in several. `plugins/hdf5` reads and writes the same; docs/formats.md says what lies where.
+//! An HDF5 file in a partition, or in several. `plugins/hdf5` reads and writes the same; docs/reference/formats.md says what lies where.
 
 use crate::error::{CliError, CliResult};
 use crate::partition::refused;

@@ -1,5 +1,5 @@
 //! What the nodes of an allocation draw that measure nothing themselves: Slurm is asked, from time to time and for all of them
-//! at once (docs/energy.md).
+//! at once (docs/admin/energy.md).
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

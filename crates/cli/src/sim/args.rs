@@ -32,7 +32,7 @@ const OF_FILES: [&str; 13] = [
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SimArgs {
-    /// The machine (docs/cluster-file.md)
+    /// The machine (docs/reference/cluster-file.md)
     #[arg(long, value_name = "FILE", required_unless_present_any = RECORDED)]
     pub(super) cluster: Option<PathBuf>,
     /// What is submitted: a workload file, a trace (SWF), a recorded workflow (WfFormat) or a workflow file; may be given
@@ -48,7 +48,7 @@ pub(crate) struct SimArgs {
     /// simulation is off
     #[arg(long, value_name = "RUN", conflicts_with_all = OF_FILES)]
     pub(super) calibrate: Option<String>,
-    /// Policies to compare, such as easy,heft+cache,data:bound=10m (docs/scheduling.md); with --calibrate it is data if
+    /// Policies to compare, such as easy,heft+cache,data:bound=10m (docs/internals/scheduling.md); with --calibrate it is data if
     /// nothing is said
     #[arg(long, value_name = "A,B,...", default_value = DEFAULT_POLICIES, value_parser = policies,
           default_value_if("calibrate", ArgPredicate::IsPresent, CALIBRATED_POLICY))]

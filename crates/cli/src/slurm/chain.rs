@@ -1,4 +1,4 @@
-//! Workflows told by numbers of jobs: the options `--workflow-...` of the NEXTGenIO fork. docs/site.md, "The fork's flags".
+//! Workflows told by numbers of jobs: the options `--workflow-...` of the NEXTGenIO fork. docs/internals/site.md, "The fork's flags".
 //!
 //! `job_submit.lua` writes what was said into the second line of the script, and into the job's AdminComment. Here both are read, and the
 //! first job is released when the last one is there.

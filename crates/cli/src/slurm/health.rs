@@ -1,4 +1,4 @@
-//! Whether Slurm, and the site, are as tarn needs them: `tarn slurm install --check`, `tarn doctor --site`. docs/site.md.
+//! Whether Slurm, and the site, are as tarn needs them: `tarn slurm install --check`, `tarn doctor --site`. docs/admin/site.md.
 
 use super::controller::Controller;
 use super::job::ask;

@@ -1,4 +1,4 @@
-//! `tarn slurm install`: tarn's part of Slurm's configuration, written, verified and taken out. docs/site.md, "Configuration".
+//! `tarn slurm install`: tarn's part of Slurm's configuration, written, verified and taken out. docs/admin/site.md, "Configuration".
 
 use super::health;
 use crate::args::Cli;
@@ -211,7 +211,7 @@ fn plan(args: &InstallArgs) -> CliResult<Plan> {
     let is_theirs = read(&submit)?.is_some_and(|text| !is_ours(&text));
     match value("JobSubmitPlugins") {
         _ if is_theirs => left.push(format!(
-            "{} is the site's own: --workflow-start and so on are not there, nor what --dram is for; to have them, call tarn's from it (docs/site.md, \"Beside a job_submit.lua of the site's own\")",
+            "{} is the site's own: --workflow-start and so on are not there, nor what --dram is for; to have them, call tarn's from it (docs/admin/site.md, \"Beside a job_submit.lua of the site's own\")",
             submit.display()
         )),
         Some(plugins) if !plugins.split(',').any(|p| p.trim() == "lua") => left.push(format!(
@@ -301,7 +301,7 @@ impl Written {
                     return Err(CliError::new(
                         Exit::State,
                         format!(
-                            "{} is there and not tarn's: move it away, or add what tarn's does to it by hand (docs/site.md, \"Configuration\")",
+                            "{} is there and not tarn's: move it away, or add what tarn's does to it by hand (docs/admin/site.md, \"Configuration\")",
                             self.path.display()
                         ),
                     ));

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Where a partition's bytes begin in its file (docs/formats.md).
+/// Where a partition's bytes begin in its file (docs/reference/formats.md).
 const DATA: u64 = 2 << 20;
 
 fn make(desk: &Desk, name: &str, more: &[&str]) {

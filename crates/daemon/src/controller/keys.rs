@@ -1,5 +1,5 @@
 //! The site's secrets, in the controller's state folder: `site.key`, of which the keys of users' data plane are derived, and `data.key`,
-//! of which those that wrap the keys of encrypted data are. docs/site.md, "Encryption between jobs".
+//! of which those that wrap the keys of encrypted data are. docs/internals/site.md, "Encryption between jobs".
 
 use crate::site::Secrets;
 use anyhow::{Context, bail};

@@ -1,4 +1,4 @@
-//! The controller's log: each event is durable before anything is done about it. docs/site.md, "The log".
+//! The controller's log: each event is durable before anything is done about it. docs/internals/site.md, "The log".
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};

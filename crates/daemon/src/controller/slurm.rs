@@ -1,5 +1,5 @@
 //! What the controller asks Slurm, and what it tells it: the room on nodes, for `sinfo -O NodeList,Extra`, and the nodes that have none for
-//! a job. docs/site.md.
+//! a job. docs/internals/site.md.
 
 use super::Input;
 use std::collections::{BTreeMap, BTreeSet};

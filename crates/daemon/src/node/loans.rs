@@ -1,4 +1,4 @@
-//! Tiers that this node lends to others, and those that it borrows. docs/shared-namespace.md, "A borrowed tier".
+//! Tiers that this node lends to others, and those that it borrows. docs/internals/shared-namespace.md, "A borrowed tier".
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

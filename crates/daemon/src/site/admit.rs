@@ -1,4 +1,4 @@
-//! What a job's tasks may see: a file a job, which the SPANK plug-in reads. docs/site.md, "What a job sees".
+//! What a job's tasks may see: a file a job, which the SPANK plug-in reads. docs/internals/site.md, "What a job sees".
 
 use super::stores::Stores;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The site's secrets, as a session brings them, and what is derived from them for a user and the user's projects. docs/site.md, "Encryption between jobs".
+//! The site's secrets, as a session brings them, and what is derived from them for a user and the user's projects. docs/internals/site.md, "Encryption between jobs".
 
 use super::shelf;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
 //! The memory of jobs that have encrypted data, where that is in clear: a tmpfs a job, which nobody reaches by a path, with a folder for
-//! each user whose data is there. docs/site.md, "Encryption between jobs".
+//! each user whose data is there. docs/internals/site.md, "Encryption between jobs".
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Gid as Group, Mode, OFlags, Uid as User, chmod, chown, mkdir, open};

@@ -1,4 +1,4 @@
-//! What is a project's on a node: its folders are root's and the group's, what is in them its members'. docs/site.md, "The store on a node".
+//! What is a project's on a node: its folders are root's and the group's, what is in them its members'. docs/internals/site.md, "The store on a node".
 
 use super::stores::{Stores, having};
 use rustix::fs::{Gid as Group, Mode, Uid as User};

@@ -1,4 +1,4 @@
-//! A user's part of a node's store. docs/site.md, "The store on a node". Each work can be done again after whatever failure: a folder
+//! A user's part of a node's store. docs/internals/site.md, "The store on a node". Each work can be done again after whatever failure: a folder
 //! has its name when it is whole.
 
 mod dest;

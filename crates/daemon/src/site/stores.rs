@@ -1,4 +1,4 @@
-//! The stores of a node: what `--store` says of them, and what each says of itself, in `.tarn-site`. docs/site.md, "The store on a node".
+//! The stores of a node: what `--store` says of them, and what each says of itself, in `.tarn-site`. docs/internals/site.md, "The store on a node".
 
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;

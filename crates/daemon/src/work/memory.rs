@@ -14,7 +14,7 @@ use tarn_ports::{Control, Mover};
 use tarn_proto::local::{Code, Refusal, Verify};
 use tarn_tasks::Finish;
 
-/// Bytes of one read and write: they stay in the second-level cache (docs/movers.md measures it).
+/// Bytes of one read and write: they stay in the second-level cache (docs/internals/movers.md measures it).
 const PIECE: usize = 128 << 10;
 
 /// One side of a copy.

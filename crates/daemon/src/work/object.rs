@@ -1,4 +1,4 @@
-//! Copies from and to object stores, with the keys of the user that tarnd runs as. docs/tasks.md says what holds.
+//! Copies from and to object stores, with the keys of the user that tarnd runs as. docs/guide/tasks.md says what holds.
 
 use super::copy::{self, SINGLE, Source};
 use super::memory::{self, Side};

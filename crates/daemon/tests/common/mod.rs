@@ -274,7 +274,7 @@ pub(crate) fn content(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(byte).collect()
 }
 
-/// The checksum that docs/manifest-format.md describes.
+/// The checksum that docs/reference/manifest-format.md describes.
 pub(crate) fn checksum(bytes: &[u8]) -> Checksum {
     let mut hasher = tarn_movers::ContentHasher::default();
     hasher.update(bytes);

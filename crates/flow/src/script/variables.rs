@@ -5,7 +5,7 @@ use crate::diag::{Code, Finding};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What tarn sets itself: docs/workflow-file.md, "Without Slurm".
+/// What tarn sets itself: docs/guide/sbatch-scripts.md, "Without Slurm".
 const SET: &[&str] = &[
     "SLURM_JOB_ID",
     "SLURM_JOBID",

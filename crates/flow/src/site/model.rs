@@ -13,7 +13,7 @@ const STEPS: u32 = 400;
 /// Halvings of the interval in which the median is sought: below the resolution of a double.
 const HALVINGS: u32 = 60;
 
-/// Which jobs of a trace read and write, and how much. docs/workload-file.md states the rule.
+/// Which jobs of a trace read and write, and how much. docs/internals/simulator.md states the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DataModel {
     /// The same seed gives the same data.

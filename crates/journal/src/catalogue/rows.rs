@@ -7,7 +7,7 @@ use tarn_base::hash::Hash;
 use tarn_base::history::Traffic;
 use tarn_base::part::StoreKey;
 
-/// The tables. docs/formats.md describes them.
+/// The tables. docs/reference/formats.md describes them.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE runs (
     name TEXT PRIMARY KEY, workflow TEXT NOT NULL, workspace TEXT NOT NULL,

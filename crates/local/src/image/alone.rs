@@ -1,4 +1,4 @@
-//! A step that is alone: its network, shared memory and terminals are its own, so that its images hold them. docs/local-world.md,
+//! A step that is alone: its network, shared memory and terminals are its own, so that its images hold them. docs/internals/local-world.md,
 //! "Steps that are alone".
 
 use super::{Image, put_back};

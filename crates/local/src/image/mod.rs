@@ -1,4 +1,4 @@
-//! Images of a step's processes: taken every so often while it runs, and what it goes on from. docs/local-world.md, "Images of
+//! Images of a step's processes: taken every so often while it runs, and what it goes on from. docs/internals/local-world.md, "Images of
 //! processes".
 
 pub mod able;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use tarn_base::checkpoint::CheckpointId;
 use tarn_sys::namespace::Clocks;
 
-/// The versions of [`Image`] and of what lies beside it: docs/formats.md. The second is of steps that are alone.
+/// The versions of [`Image`] and of what lies beside it: docs/reference/formats.md. The second is of steps that are alone.
 const FORMATS: RangeInclusive<u32> = 1..=2;
 /// What an image consists of, and is hashed.
 const CONTENT: &str = "image";

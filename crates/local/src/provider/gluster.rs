@@ -1,4 +1,4 @@
-//! GlusterFS for a step: a brick and a client on each of its nodes, told by files what they are. docs/shared-namespace.md.
+//! GlusterFS for a step: a brick and a client on each of its nodes, told by files what they are. docs/internals/shared-namespace.md.
 
 use super::{Door, Plan, Provider, volfile};
 use crate::store::tail;

@@ -1,4 +1,4 @@
-//! Requests, cut into pieces, each of which is a few calls one after the other. docs/dsa.md, "In units".
+//! Requests, cut into pieces, each of which is a few calls one after the other. docs/guide/direct-access.md, "In units".
 
 use super::Units;
 use super::engine::{Ended, Engine, Io};

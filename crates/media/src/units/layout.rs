@@ -1,4 +1,4 @@
-//! Where in a file what belongs to units lies. docs/formats.md, "Partitions".
+//! Where in a file what belongs to units lies. docs/reference/formats.md, "Partitions".
 
 use std::ops::Range;
 use tarn_base::block::{self, Fields, Kind};

@@ -1,5 +1,5 @@
 //! The manifest that tarn puts into a tree of a store, as its last object: what objects cannot say of files (modes, times, links,
-//! empty folders, attributes, hashes), each file's tied to its object by the ETag. docs/formats.md has the bytes.
+//! empty folders, attributes, hashes), each file's tied to its object by the ETag. docs/reference/formats.md has the bytes.
 
 use crate::error::Result;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! The upload that a delivery has under way, noted in the tree itself: who comes after a delivery that was killed goes on with it or
-//! ends it, and nobody else's. docs/formats.md has the text.
+//! ends it, and nobody else's. docs/reference/formats.md has the text.
 
 use super::Place;
 use super::owned::of_owner;

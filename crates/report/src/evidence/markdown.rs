@@ -1,9 +1,9 @@
-//! What the papers claim as a table for documents: that of docs/results.md is made by it.
+//! What the papers claim as a table for documents: that of research/results.md is made by it.
 
 use super::Results;
 use std::fmt::Write;
 
-/// Where the pages of the experiments are, seen from docs/results.md.
+/// Where the pages of the experiments are, seen from research/results.md.
 const PAGES: &str = "evidence";
 
 /// Every claim of every experiment, and what was not run, as a table in Markdown.

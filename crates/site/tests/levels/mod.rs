@@ -1,4 +1,4 @@
-//! Several stores on a node: where data goes, comes down and goes up. docs/site.md, "Several stores on a node".
+//! Several stores on a node: where data goes, comes down and goes up. docs/internals/site.md, "Moves between stores".
 
 mod back;
 mod seeds;

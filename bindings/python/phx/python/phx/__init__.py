@@ -1,4 +1,4 @@
-"""Checkpoints of numpy arrays and buffers at the speed of a node's memory: docs/checkpoints.md explains the words.
+"""Checkpoints of numpy arrays and buffers at the speed of a node's memory: docs/guide/checkpoints.md explains the words.
 
     import phx
     with phx.Checkpoints(tier="/mnt/pmem") as ck:

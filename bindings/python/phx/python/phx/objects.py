@@ -1,4 +1,4 @@
-"""Objects of a node's store: what one program has put there, all others of the node map where it lies. docs/objects.md.
+"""Objects of a node's store: what one program has put there, all others of the node map where it lies. docs/guide/objects.md.
 
     store = phx.Objects("/mnt/pmem/store")          # or $TARN_OBJECTS
     with store.create("field", (300, 300)) as draft:

@@ -1,4 +1,4 @@
-//! A trace and workflows on one machine, from a seed: as the workload file that says so (docs/workload-file.md).
+//! A trace and workflows on one machine, from a seed: as the workload file that says so (docs/reference/workload-file.md).
 
 use super::Args;
 use crate::bench::trial::Files;

@@ -1,4 +1,4 @@
-//! A machine, and a workload for it, from a seed. docs/sim.md states the rules.
+//! A machine, and a workload for it, from a seed. docs/internals/simulator.md states the rules.
 
 use std::sync::Arc;
 use tarn_base::random::Random;

@@ -1,5 +1,5 @@
 //! A part goes from one store of a node to another: by a rename where both are of one file system, else by a copy that was read back. It
-//! goes from where it was only then, so that it is whole somewhere whenever this is interrupted. docs/site.md, "Several stores on a node".
+//! goes from where it was only then, so that it is whole somewhere whenever this is interrupted. docs/internals/site.md, "Moves between stores".
 
 use super::{Store, copying, hidden, not_it, sealed, told};
 use crate::work::Held;

@@ -43,7 +43,7 @@ impl Store {
         Ok(Trees::new().with_store(client.shared()))
     }
 
-    /// A source outside; its name, if it is one file; and its names, sizes and times. Links count as in a run (docs/workflow-file.md,
+    /// A source outside; its name, if it is one file; and its names, sizes and times. Links count as in a run (docs/reference/workflow-file.md,
     /// "Links in a source"), but whoever may write in the source, or beside it, could point one at a private file of the user who
     /// reads it. So only the user's own and root's are followed. Of a project's source, which its members read at once, none is:
     /// neither the source itself may be one, nor may any lead out of it.

@@ -1,4 +1,4 @@
-//! Parts of encrypted datasets: sealed on the tier with their keys beside them, in clear in a job's memory. docs/site.md, "Encryption
+//! Parts of encrypted datasets: sealed on the tier with their keys beside them, in clear in a job's memory. docs/internals/site.md, "Encryption
 //! between jobs". A part's manifest is of its files as they lie; its key is bound to that, so both are what was published, or nothing.
 
 use super::super::keys::WrappingKeys;

@@ -13,7 +13,7 @@ use tarn_munge::KEY_BYTES;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Job, Peer, Worked};
 
-/// The socket for tasks, in the folder of the first of a job's partitions that are spread (docs/site.md, "What a job sees").
+/// The socket for tasks, in the folder of the first of a job's partitions that are spread (docs/internals/site.md, "What a job sees").
 const SOCKET: &str = "tarnd";
 
 /// What of a job's partitions is lent here. Dropped in this order.

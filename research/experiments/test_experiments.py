@@ -1,0 +1,323 @@
+"""Tests of what the experiments share, and that each has its page: /usr/bin/python3 -m unittest discover -s research/experiments."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+from unittest import mock
+
+import dsa
+import experiment
+import ior
+from experiment import FAILS, HOLDS, MIB, TOP, UNCLEAR, asked, claim, every, exact, factors, point, some, spread, times
+
+FOLDER = os.path.join(TOP, "bench", "experiments")
+PAGES = os.path.join(TOP, "docs", "evidence")
+NAMES = sorted(name.removesuffix(".py") for name in os.listdir(FOLDER) if name.endswith(".py") and os.access(os.path.join(FOLDER, name), os.X_OK))
+# What a page says, each at the beginning of a paragraph.
+SECTIONS = (r"\*\*The papers?\*\*", r"\*\*Here\*\*", r"\*\*Emulated\*\*", r"\*\*Repeated\*\*", r"\*\*What may be concluded\*\*")
+# What `--quick` and everything may take, in minutes.
+QUICK, FULL = 15, 85
+IOR_4 = """IOR-4.0.0: MPI Coordinated Test of Parallel I/O
+Began               : Thu Nov 26 10:00:00 2026
+Command line        : ior -a POSIX -w -r -R -C -e -t 1048576 -F -b 16777216 -o /x/ior
+Options:
+api                 : POSIX
+access              : file-per-process
+
+Results:
+
+access    bw(MiB/s)  IOPS       Latency(s)  block(KiB) xfer(KiB)  open(s)    wr/rd(s)   close(s)   total(s)   iter
+------    ---------  ----       ----------  ---------- ---------  --------   --------   --------   --------   ----
+write     1351.28    1365.92    0.002922    16384      1024.00    0.000208   0.046959   0.000026   0.047363   0
+read      2713.01    2813.92    0.001422    16384      1024.00    0.000108   0.023259   0.000016   0.023590   0
+Max Write: 1351.28 MiB/sec (1416.92 MB/sec)
+Max Read:  2713.01 MiB/sec (2844.80 MB/sec)
+
+Summary of all tests:
+Operation   Max(MiB)   Min(MiB)  Mean(MiB)     StdDev   Max(OPs)   Min(OPs)  Mean(OPs)     StdDev    Mean(s)
+write        1351.28    1351.28    1351.28       0.00    1351.28    1351.28    1351.28       0.00    9.99999
+read         2713.01    2713.01    2713.01       0.00    2713.01    2713.01    2713.01       0.00    9.99999
+Finished            : Thu Nov 26 10:00:01 2026
+"""
+IOR_3 = """IOR-3.2.1: MPI Coordinated Test of Parallel I/O
+access    bw(MiB/s)  block(KiB) xfer(KiB)  open(s)    wr/rd(s)   close(s)   total(s)   iter
+------    ---------  ---------- ---------  --------   --------   --------   --------   ----
+write     7.00       45.91      45.91      0.000208   0.5        0.000026   0.5125     0
+read      9.00       45.91      45.91      0.000108   0.2        0.000016   0.25       0
+remove    -          -          -          -          -          -          0.000100   0
+Max Write: 7.00 MiB/sec (7.34 MB/sec)
+"""
+
+
+def about(name):
+    """What an experiment says of itself."""
+    return json.loads(subprocess.run([os.path.join(FOLDER, f"{name}.py"), "about"], check=True, capture_output=True, text=True).stdout)
+
+
+def text(path):
+    """A file's."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+class Verdicts(unittest.TestCase):
+    """One rule for all claims."""
+
+    def test_all_repetitions_must_support_it(self):
+        self.assertEqual(asked([1.1, 1.5, 1.3], least=1), HOLDS)
+        self.assertEqual(asked([0.9, 1.5, 1.3], least=1), UNCLEAR)
+        self.assertEqual(asked([0.9, 0.8], least=1), FAILS)
+        self.assertEqual(asked([0.9, 0.8], most=1), HOLDS)
+        self.assertEqual(asked([0.9, 1.1], most=1), UNCLEAR)
+        self.assertEqual(asked([1.2, 1.1], most=1), FAILS)
+        self.assertEqual(asked([0.9, 1.1], least=0.8, most=1.25), HOLDS)
+        self.assertEqual(asked([0.9, 1.3], least=0.8, most=1.25), UNCLEAR)
+        self.assertEqual(asked([1.3, 1.4], least=0.8, most=1.25), FAILS)
+
+    def test_one_round_alone_needs_a_factor_of_two(self):
+        self.assertEqual([asked([x], least=1) for x in (2, 1.99, 1, 0.51, 0.49)], [HOLDS, UNCLEAR, UNCLEAR, UNCLEAR, FAILS])
+        self.assertEqual([asked([x], most=1) for x in (0.5, 0.51, 1.99, 2.01)], [HOLDS, UNCLEAR, UNCLEAR, FAILS])
+        self.assertEqual(asked([1], least=0.8, most=1.25), UNCLEAR)
+
+    def test_two_things_are_compared_by_all_their_repetitions(self):
+        self.assertEqual(times([4, 6], [1, 2]), [2, 6])
+        self.assertEqual(times([4], [2]), [2])
+        # Pair by pair the one is larger each time; its spread still overlaps.
+        self.assertEqual(asked(times([2, 4], [1, 3]), least=1), UNCLEAR)
+        self.assertEqual(asked(times([4, 5], [1, 3]), least=1), HOLDS)
+        self.assertEqual(asked(times([1, 2], [3, 4]), least=1), FAILS)
+        for more, less in (([1, 2], [1]), ([], [])):
+            with self.assertRaises(ValueError):
+                times(more, less)
+
+    def test_parts_and_best_cases(self):
+        self.assertEqual([every(HOLDS, HOLDS), every(HOLDS, UNCLEAR), every(HOLDS, UNCLEAR, FAILS)], [HOLDS, UNCLEAR, FAILS])
+        self.assertEqual([some(FAILS, HOLDS), some(FAILS, UNCLEAR), some(FAILS, FAILS)], [HOLDS, UNCLEAR, FAILS])
+        self.assertEqual([exact(True), exact(False)], [HOLDS, FAILS])
+        for nothing in (every, some, lambda: asked([1])):
+            with self.assertRaises(ValueError):
+                nothing()
+
+    def test_a_claim_takes_a_verdict_of_the_rule_only(self):
+        self.assertEqual(claim("c", "p", "h", asked([3], least=1))["verdict"], HOLDS)
+        for other in (True, False, None, "maybe"):
+            with self.assertRaises(ValueError):
+                claim("c", "p", "h", other)
+
+    def test_no_experiment_has_a_rule_of_its_own(self):
+        for name in NAMES:
+            with self.subTest(name):
+                source = text(os.path.join(FOLDER, f"{name}.py"))
+                self.assertNotRegex(source, r"\b(HOLDS|FAILS)\b|[\"'](holds|fails|unclear)[\"']")
+                # Nothing but "it was not tried" and "it was fitted" is unclear by itself.
+                self.assertNotRegex(source, r"True if|else False|UNCLEAR if (?!bench\.quick else)")
+                self.assertIn("claim(", source)
+
+
+class Figures(unittest.TestCase):
+    """Medians, with the least and the greatest."""
+
+    def test_medians_and_spread(self):
+        self.assertEqual(spread([3, 1, 2]), {"value": 2, "low": 1, "high": 3})
+        self.assertEqual(spread(iter([4, 1, 2, 3]), paper=7), {"value": 2.5, "low": 1, "high": 4, "paper": 7})
+        self.assertEqual(spread([5]), {"value": 5})
+        self.assertEqual(point("x", [3, 1, 2]), ["x", 2, 1, 3])
+        self.assertEqual(point(8, [5]), [8, 5])
+
+    def test_ranges_of_factors(self):
+        self.assertEqual([factors([1.04, 2.26]), factors([2, 2.04]), factors([1.234], 2)], ["1.0 to 2.3 times", "2.0 times", "1.23 times"])
+
+
+class Needs(unittest.TestCase):
+    """What an experiment needs is looked for before it begins."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.top = folder.name
+
+    def put(self, path, **files):
+        """A control group."""
+        os.makedirs(os.path.join(self.top, path), exist_ok=True)
+        for name, value in files.items():
+            with open(os.path.join(self.top, path, f"memory.{name}"), "w", encoding="ascii") as file:
+                file.write(f"{value}\n")
+
+    def left(self, own):
+        """What groups leave to a process whose line that is."""
+        path = os.path.join(self.top, "own")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(own)
+        return experiment.group_memory(path, self.top)
+
+    def test_groups_above_count_too_and_cached_files_are_free(self):
+        self.put("a/b", max="max", current=10 * MIB, stat="inactive_file 0")
+        self.assertIsNone(self.left("0::/a/b\n"))
+        self.put("a", max=100 * MIB, current=70 * MIB, stat=f"anon 1\ninactive_file {20 * MIB}")
+        self.assertEqual(self.left("0::/a/b\n"), 50 * MIB)
+        self.put("a/b", max=40 * MIB, current=10 * MIB, stat="inactive_file 0")
+        self.assertEqual(self.left("0::/a/b\n"), 30 * MIB)
+        # That of a container is the root.
+        self.put(".", max=8 * MIB, current=MIB, stat="inactive_file 0")
+        self.assertEqual(self.left("1:name=systemd:/\n0::/\n"), 7 * MIB)
+
+    def test_those_of_version_1(self):
+        self.put("memory/x", **{"limit_in_bytes": 100 * MIB, "usage_in_bytes": 60 * MIB, "stat": f"inactive_file 0\ntotal_inactive_file {10 * MIB}"})
+        self.assertEqual(self.left("4:cpu,memory:/x\n0::/\n"), 50 * MIB)
+        self.assertIsNone(self.left("4:cpu:/x\n"))
+
+    def test_the_least_of_machine_and_groups_is_free(self):
+        meminfo = os.path.join(self.top, "meminfo")
+        with open(meminfo, "w", encoding="ascii") as file:
+            file.write("MemTotal: 9999999 kB\nMemAvailable: 2097152 kB\n")
+        for left, free in ((None, 2048), (512 * MIB, 512), (8192 * MIB, 2048), (-5, 0)):
+            self.assertEqual(experiment.free_memory(meminfo, lambda left=left: left), free)
+
+    def test_what_lacks_is_said(self):
+        def disk(path):
+            return types.SimpleNamespace(free=(64 if path == "/dev/shm" else 128) * MIB)
+
+        cases = (
+            ({"programs": {"no-such-program": "build it"}}, "needs no-such-program: build it"),
+            ({"memory": 301}, "needs 301 MiB of free memory, 300 are there"),
+            ({"shm": 65}, "needs 65 MiB in /dev/shm, 64 are free"),
+            ({"disk": ("/scratch", 129)}, "needs 129 MiB on the disk of /scratch, 128 are free"),
+        )
+        with mock.patch.object(experiment, "free_memory", lambda: 300), mock.patch.object(experiment.shutil, "disk_usage", disk), mock.patch.object(experiment, "say") as said:
+            for words, lacks in cases:
+                with self.assertRaises(SystemExit) as ended:
+                    experiment.need(**words)
+                self.assertEqual(ended.exception.code, 3)
+                self.assertIn(lacks, said.call_args[0][0])
+            said.reset_mock()
+            experiment.need(memory=300, shm=64, disk=("/scratch", 128))
+            said.assert_not_called()
+
+
+class Parsers(unittest.TestCase):
+    """What other programs say."""
+
+    def test_iors_own_output(self):
+        self.assertEqual(ior.seconds(IOR_4), {"write": 0.047363, "read": 0.02359})
+        self.assertEqual(ior.seconds(IOR_3), {"write": 0.5125, "read": 0.25})
+        self.assertEqual(ior.seconds("write 1.500000\nread 0.250000\n"), {"write": 1.5, "read": 0.25})
+        for bad in ("", "write 1.0\n", IOR_4[: IOR_4.index("read  ")]):
+            with self.assertRaises(SystemExit):
+                ior.seconds(bad)
+
+    def test_ior_is_used_where_it_is_installed_and_told_with_its_version(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("ior", "mpirun"):
+                path = os.path.join(folder, name)
+                with open(path, "w", encoding="ascii") as file:
+                    file.write("#!/bin/sh\n")
+                os.chmod(path, 0o755)
+            with mock.patch.dict(os.environ, {"PATH": folder}):
+                found = ior.Ior(folder, "how")
+            self.assertEqual(found.seconds(IOR_4)["read"], 0.02359)
+            self.assertEqual(found.name(), f"IOR 4.0.0 ({folder}/ior)")
+            self.assertEqual(found.words("posix", "fpp", MIB, 16, "f")[1:], "-a POSIX -w -r -R -C -e -t 1048576 -F -b 16777216 -o f".split())
+            self.assertEqual(found.words("mpiio", "shared", 47008, 100, "f")[1:], "-a MPIIO -w -r -R -C -e -t 47008 -b 47008 -s 100 -o f".split())
+
+    def test_the_stand_in_is_named_as_such(self):
+        found = ior.Ior.__new__(ior.Ior)
+        found.installed, found.program, found.version = None, "/x/ior", None
+        self.assertIn("a stand-in for IOR", found.name())
+        self.assertEqual(found.words("mpiio", "shared", 47008, 100, "f"), ["/x/ior", "mpiio", "shared", "47008", "100", "f"])
+
+    def test_rates_of_a_whole_script(self):
+        table3 = module("jackson-table3")
+        found = ior.Ior.__new__(ior.Ior)
+        found.installed, found.program, found.version = "/usr/bin/ior", "/usr/bin/ior", None
+        said = "".join(f"TURN {turn} posix {pattern}\n{IOR_4}" for turn in range(3) for pattern in ("fpp", "shared"))
+        rates = table3.rates(said, found, 16 * MIB)
+        self.assertEqual(sorted(rates), [("posix", pattern, what) for pattern in ("fpp", "shared") for what in ("read", "write")])
+        # The first warms up.
+        self.assertEqual(len(rates[("posix", "fpp", "write")]), 2)
+        self.assertAlmostEqual(rates[("posix", "fpp", "write")][0], 4 * 16 * MIB / 1e6 / 0.047363)
+
+    def test_the_script_of_table_3_runs_both(self):
+        table3 = module("jackson-table3")
+        with tempfile.TemporaryDirectory() as folder:
+            for program, installed in (("/usr/bin/ior", "/usr/bin/ior"), ("/shared/ior", None)):
+                found = ior.Ior.__new__(ior.Ior)
+                found.installed, found.program = installed, program
+                path = table3.shell(os.path.join(folder, "ior.sh"), found, MIB, 1)
+                subprocess.run(["bash", "-n", path], check=True)
+                # Played: what mpirun is told, as it would be.
+                played = subprocess.run(["bash", "-c", f'mpirun() {{ echo "$@"; }}; . {path}', "x", folder, "--some"], check=True, capture_output=True, text=True).stdout
+                self.assertEqual(played.count("TURN "), 8)
+                wanted = f"--some -np 4 {program} " + ("-a MPIIO -w" if installed else f"mpiio shared 47008 22 {folder}/ior")
+                self.assertIn(wanted, played)
+
+    def test_fio_and_dd(self):
+        said = 'fio: a note\n{"jobs": [{"read": {"bw_bytes": 0}, "write": {"bw_bytes": 2500000000}}]}'
+        self.assertEqual(dsa.fio_rate(said, "write"), 2.5)
+        self.assertAlmostEqual(dsa.dd_rate("256+0 records in\n256+0 records out\n268435456 bytes (268 MB, 256 MiB) copied, 0.134217728 s, 2.0 GB/s\n"), 2.0)
+        self.assertAlmostEqual(dsa.dd_rate("1000000 bytes (1.0 MB, 977 KiB) copied, 1e-3 s, 1.0 GB/s"), 1.0)
+
+    def test_what_tarns_benchmarks_are_called(self):
+        import producers
+
+        figures = {
+            "1 pair(s) x 10 x 10.486 MB, external directory (fuse.glusterfs), without cache (O_DIRECT): write, median": (2.0, None),
+            "1 pair(s) x 10 x 10.486 MB, node tier (tmpfs), with cache (page cache): read, least": (0.5, None),
+            "1 pair(s) x 10 x 10.486 MB, tarn run (x): write, median": (0.25, None),
+        }
+        bench = types.SimpleNamespace(figures=lambda *_: figures, folder="/x")
+        found = producers.measured(bench, "/o", 1, 0.01, 2)
+        wanted = {(10, "external store", "without"): {"write, median": 2.0}, (10, "tier", "with"): {"read, least": 0.5}, (10, producers.BY_TARN, None): {"write, median": 0.25}}
+        self.assertEqual(found, wanted)
+        ends = {"write, least": 1, "write, most": 2, "read, least": 3, "read, most": 4}
+        self.assertEqual((producers.ends(ends, 2, "write", "read"), producers.ends(ends, 1, "write")), ([4, 6], [2]))
+
+
+class Pages(unittest.TestCase):
+    """Each experiment has its page, and each page its experiment."""
+
+    def test_names(self):
+        pages = sorted(name.removesuffix(".md") for name in os.listdir(PAGES) if name.endswith(".md") and name != "README.md")
+        self.assertEqual(pages, NAMES)
+
+    def test_sections(self):
+        for name in NAMES:
+            page = text(os.path.join(PAGES, f"{name}.md"))
+            with self.subTest(name):
+                self.assertIn(f"tarn reproduce {name}", page)
+                found = [re.search(f"^{section}", page, re.MULTILINE) for section in SECTIONS]
+                self.assertNotIn(None, found, SECTIONS[found.index(None)] if None in found else "")
+                places = [match.start() for match in found]
+                self.assertEqual(places, sorted(places))
+                repeated = page[places[3] : places[4]]
+                self.assertTrue("`--quick`" in repeated or "Nothing is measured" in repeated, repeated)
+
+    def test_what_only_tarns_clocks_have_measured_says_so(self):
+        for name in NAMES:
+            source = text(os.path.join(FOLDER, f"{name}.py"))
+            if re.search(r"bench\.figures|measured\(bench|bench\.json\(\"bench\"|tarn-run|__bench-io \{role\}", source):
+                with self.subTest(name):
+                    self.assertRegex(source, r"by tarn\)|taken = time\.monotonic\(\) - began")
+
+    def test_minutes(self):
+        all_of_them = [about(name) for name in NAMES]
+        for words in all_of_them:
+            self.assertEqual(sorted(words), ["minutes", "needs", "source", "title"])
+        for key, most in (("quick", QUICK), ("full", FULL)):
+            self.assertLessEqual(sum(words["minutes"][key] for words in all_of_them), most, key)
+
+
+def module(name):
+    """An experiment, whose name is none of a module."""
+    made = types.ModuleType(name.replace("-", "_"))
+    with mock.patch.object(sys, "path", [FOLDER, *sys.path]):
+        exec(compile(text(os.path.join(FOLDER, f"{name}.py")), name, "exec"), made.__dict__)
+    return made
+
+
+if __name__ == "__main__":
+    unittest.main()
