@@ -89,6 +89,7 @@ boot() {
     write_hosts /etc
     write_munge /etc
     write_slurm /etc
+    write_open_mpi /etc
     start_munge
     start_ctld
     local i

@@ -42,6 +42,16 @@ start_munge() {
         --pid-file /run/munge/pid --log-file /run/munge/log --seed-file /run/munge/seed
 }
 
+# Debian 14's Open MPI is told to use nothing but the loopback interface: a cluster's administrator takes that back.
+write_open_mpi() {
+    local parameters=$1/openmpi/openmpi-mca-params.conf
+    [ ! -f "$parameters" ] || sed -i '/^btl_tcp_if_include *= *lo$/d' "$parameters"
+}
+
+default_mpi() {
+    if compgen -G '/usr/lib/*/slurm*/mpi_pmix*.so' > /dev/null; then echo pmix; else echo none; fi
+}
+
 write_slurm() {
     local i
     # Its slurm.conf is replaced by the one that it is part of.
@@ -78,7 +88,7 @@ SlurmdLogFile=/var/log/slurm/slurmd.%n.log
 SlurmdSpoolDir=/run/slurmd
 SlurmdParameters=config_overrides
 SwitchType=switch/none
-MpiDefault=pmix
+MpiDefault=$(default_mpi)
 PrologFlags=Alloc,Contain
 JobContainerType=job_container/$container
 ReturnToService=2

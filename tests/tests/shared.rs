@@ -96,7 +96,7 @@ inout = ["field:shared"]
 [[step]]
 name = "check"
 run = """set -e; cd $TARN_field
-cmp romio ompio; stat -c %s ompio > $TARN_report/size; cat said.* | sort > $TARN_report/ranks
+[ ! -e romio ] || cmp romio ompio; stat -c %s ompio > $TARN_report/size; cat said.* | sort > $TARN_report/ranks
 cat copy/link copy/twice | md5sum > $TARN_report/numbers; getfattr -d copy/f1 >> $TARN_report/numbers; stat -c %a copy/f2 >> $TARN_report/numbers
 find . | sort > $TARN_report/names; getfattr -R -d . | grep -c user.tarn > $TARN_report/own || true
 cat n4 n6 moved hard soft z/b/c > $TARN_report/text"""
@@ -120,9 +120,16 @@ fn ranks_on_two_nodes_write_one_file() {
     let show = format!("sh -c '{RUN} || {{ tail -n 40 .tarn/runs/*/steps/*.log; exit 1; }}'");
     let told = desk.run("-N2 -n4", &show);
     let ranks = desk.read("out/ranks");
+    let info = said(Command::new("ompi_info").arg("--parsable"));
+    let info = info.unwrap_or_else(|e| panic!("{e:#}"));
+    let mut interfaces = 2;
+    if !info.contains("mca:io:romio") {
+        eprintln!("SKIPPED: ROMIO: this Open MPI has none");
+        interfaces = 1;
+    }
     assert_eq!(
         ranks.lines().filter(|l| l.ends_with(": 0 wrong")).count(),
-        8,
+        4 * interfaces,
         "{ranks}"
     );
     for node in ["node1", "node2"] {
@@ -202,7 +209,7 @@ fn bad_days() {
             sed 's/option password .*/option password {word}/' $f/client.vol > $w/vol
             [ '{word}' != right ] || cp $f/client.vol $w/vol
             [ '{word}' != none ] || sed -i '/username\|password/d' $w/vol
-            unshare --mount --fork --pid --kill-child timeout -s KILL {seconds} sh -c "
+            timeout -s KILL {seconds} unshare --mount --fork --pid --kill-child sh -c "
                 PATH=\$PATH:/usr/sbin; mount -t proc proc /proc; glusterfs -N -f $w/vol -l $w/log $w/m &
                 until cat $w/m/field/text 2> /dev/null; do sleep 0.1; done" || true
             rm -rf $w"#
