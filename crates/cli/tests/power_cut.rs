@@ -24,6 +24,8 @@ cut() { cd "$WORK"; cp --sparse=always $disk $disk.cut; umount disk; disk=$disk.
 again() { unshare -m --propagation private sh -c 'mount --bind "$WORK/boot" /proc/sys/kernel/random/boot_id; cd "$WORK/disk"; exec "$@"' sh "$@"; }
 # Of another disk than the machine's memory: what is kept there is lost with it.
 run() { (cd "$WORK/disk"; "$TARN" run --local --tier fast="$WORK/disk/tier:60MiB" workflow.toml); }
+# Whatever happens, nothing waits here for ever.
+trap 'touch "$WORK/go"; kill $(jobs -p) 2> /dev/null' EXIT
 run_again() { again "$TARN" run --local --tier fast="$WORK/disk/tier:60MiB" workflow.toml; }
 "#;
 
@@ -118,6 +120,46 @@ for text in two three; do
     run_again
     diff -r disk/in disk/out
 done
+"#,
+    );
+}
+
+#[test]
+fn a_run_that_was_in_the_middle_is_resumed_with_what_its_source_holds() {
+    with_disk(
+        r#"
+printf 'name = "m"\n[data.i]\nsource = "in"\n[data.o]\ndest = "out"\n[[step]]\nname = "s"\nin = ["i"]\nout = ["o"]\nrun = "echo > '$WORK'/began; until [ -e '$WORK'/go ]; do sleep 0.1; done; cp $TARN_i/* $TARN_o/"\n' > disk/workflow.toml
+sync -f disk
+run &
+until [ -e began ]; do sleep 0.1; done
+cp --sparse=always image image.cut
+touch go
+wait $!
+umount disk
+mount -o loop image.cut disk
+# The copy of the source is there, its bytes were not on the disk yet.
+! diff -r disk/in disk/tier/m*/node0/parts/i.src.* 2> /dev/null
+again "$TARN" resume
+diff -r disk/in disk/out
+"#,
+    );
+}
+
+#[test]
+fn what_lists_the_files_of_a_source_may_be_torn() {
+    with_disk(
+        r#"
+printf 'name = "t"\n[data.i]\nsource = "in"\n[data.o]\ndest = "out"\n[[step]]\nname = "s"\nin = ["i"]\nout = ["o"]\nrun = "echo > '$WORK'/began; until [ -e '$WORK'/go ]; do sleep 0.1; done; cp $TARN_i/* $TARN_o/"\n' > disk/workflow.toml
+run &
+until [ -e began ]; do sleep 0.1; done
+read -r tarn _ < disk/.tarn/locks/t.lock
+kill -9 $tarn
+! wait $!
+touch go
+for manifest in disk/.tarn/manifests/*/i.src.*; do : > "$manifest"; done
+rm -r disk/tier
+again "$TARN" resume
+diff -r disk/in disk/out
 "#,
     );
 }

@@ -429,7 +429,6 @@ fn who_looks_into_anothers_state_folder_opens_nothing_outside_it_through_links()
         "catalogue.lock",
         "catalogue.sqlite",
         "locks/w.lock",
-        "boot_id",
         "machine.json",
     ];
     for link in links {

@@ -18,7 +18,7 @@ use crate::store::{
     failure, first_difference, io_failure, is_folder, make_folder, stored_estimate, warn,
 };
 use crate::transfer::take_back;
-use crate::untouched;
+use crate::untouched::{self, Holds};
 use crate::writers::{Writer, Writing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -584,7 +584,7 @@ impl<'a> Here<'a> {
         shared.mover.split(&folder, &pieces)?;
         let mut all = Vec::with_capacity(parts.len());
         for (part, (_, path)) in parts.iter().zip(&pieces) {
-            let _ = untouched::mark(path);
+            let _ = untouched::mark(path, Holds::ThisBoot);
             let stored = shared.mover.stored(path)?;
             if let Some(reserved) = &mut self.reserved {
                 reserved.arrived(self.spot, &part.key, stored);
@@ -629,7 +629,7 @@ impl<'a> Here<'a> {
             };
             let copied = shared.mover.copy(&job, &self.of.handle.control);
             copied.inspect_err(|_| drop(shared.mover.remove(&job.staging)))?;
-            let _ = untouched::mark(&dest);
+            let _ = untouched::mark(&dest, Holds::ThisBoot);
             let stored = shared.mover.stored(&dest)?;
             if let Some(reserved) = &mut self.reserved {
                 reserved.arrived(self.spot, &part.key, stored);

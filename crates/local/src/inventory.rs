@@ -4,12 +4,11 @@ use crate::dests;
 use crate::drained::{self, remove_drained};
 use crate::kept;
 use crate::keys::DataKeys;
-use crate::machine;
 use crate::shared::Shared;
 use crate::sources::resolve;
 use crate::stage;
 use crate::store::{alike, write_manifests};
-use crate::untouched;
+use crate::untouched::{self, Changes, Holds};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,50 +20,18 @@ use tarn_base::id::TierRef;
 use tarn_base::key::DataKey;
 use tarn_base::layout::{ERASE, TierDir, drained_area};
 use tarn_base::manifest::{Entry, Manifest};
-use tarn_base::nodes::{Cleaned, Own, Staying};
+use tarn_base::nodes::{Cleaned, Staying};
 use tarn_base::object::is_object;
 use tarn_base::part::{PartRef, Place, StoreKey};
 use tarn_ports::{Control, MoverError, Refused};
-use tarn_sys::beneath::write_in_place;
 
 /// The file in a work folder that names its helper process: id and start time.
 pub(crate) const HELPER_NOTE: &str = "helper";
 /// How long leftovers of a dead run may take to notice that it is dead: they see their socket close.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Worlds of several machines share a state folder: each has a note of its own.
-fn boot_file(shared: &Shared) -> PathBuf {
-    let state = &shared.state.0;
-    match &shared.own {
-        Own::All => state.join("boot_id"),
-        Own::Some(_) => state
-            .join("hosts")
-            .join(machine::host_name())
-            .join("boot_id"),
-    }
-}
-
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
-}
-
-/// Whether the machine was started anew since this state folder was used last: unsynced data may be lost.
-fn rebooted(shared: &Shared) -> bool {
-    std::fs::read_to_string(boot_file(shared)).is_ok_and(|before| before != boot_id())
-}
-
-/// From now on, data is as safe as since this boot.
-pub(crate) fn note_boot(shared: &Shared) {
-    let file = boot_file(shared);
-    if std::fs::read_to_string(&file).unwrap_or_default() != boot_id() {
-        // Without the note, the next resume reads everything: slow, never wrong.
-        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        let _ = folder.and_then(|()| write_in_place(&file, boot_id().as_bytes()));
-    }
-}
-
-/// Those of the replicas that are there, whole: folder and manifest exist and agree. After a reboot contents are
-/// read as well.
+/// Those of the replicas that are there, whole: folder and manifest exist and agree. The content is read of those that somebody may
+/// have changed, or that the machine may have lost by a reboot.
 ///
 /// # Errors
 /// When an object store does not say what it has: what is not found is made again, and removed.
@@ -72,7 +39,6 @@ pub(crate) fn inventory(
     shared: &Shared,
     wanted: &[(PartRef, StoreKey, Place)],
 ) -> Result<Vec<(PartRef, Place)>, Failure> {
-    let contents = rebooted(shared);
     let mut seen_of = Seen::default();
     let mut found = Vec::new();
     // What earlier runs have left goes by other names: which of it is sealed, the keys tell.
@@ -90,11 +56,13 @@ pub(crate) fn inventory(
         let Some(manifest) = manifest_of(shared, key, place, seal.as_ref())? else {
             continue;
         };
-        let look = Look {
-            contents,
-            seal: seal.as_ref(),
-        };
-        if holds(shared, part, key, place, &manifest, look, &mut seen_of)? {
+        if holds(
+            shared,
+            (part, key, place),
+            &manifest,
+            seal.as_ref(),
+            &mut seen_of,
+        )? {
             if let Place::Node(spot) = place
                 && shared.others_at(*spot, key).is_none()
                 && let Ok(path) = shared.replica(*spot, key)
@@ -194,22 +162,11 @@ struct Seen {
     given: BTreeMap<PathBuf, Vec<Manifest>>,
 }
 
-/// How a replica is looked at.
-#[derive(Clone, Copy)]
-struct Look<'a> {
-    /// Whether its content is read.
-    contents: bool,
-    /// What it is sealed with, if it is.
-    seal: Option<&'a Arc<DataKey>>,
-}
-
 fn holds(
     shared: &Shared,
-    part: &PartRef,
-    key: &StoreKey,
-    place: &Place,
+    (part, key, place): (&PartRef, &StoreKey, &Place),
     manifest: &Manifest,
-    look: Look<'_>,
+    seal: Option<&Arc<DataKey>>,
     seen_of: &mut Seen,
 ) -> Result<bool, Failure> {
     let listings = &mut seen_of.listings;
@@ -253,28 +210,19 @@ fn holds(
         return Ok(false);
     }
     let read_again = || {
-        untouched::read_and_mark(&root, || {
-            let found = shared.digest_replica(&root, look.seal);
+        untouched::read_and_mark(&root, Holds::ThisBoot, || {
+            let found = shared.digest_replica(&root, seal);
             found.is_ok_and(|found| found.hash() == manifest.hash())
         })
     };
-    // What a store has told to be there is not lost with this machine.
-    Ok(match (look.contents && !is_object(&root), look.seal) {
-        (true, Some(_)) => read_again(),
-        (true, None) => untouched::read_and_mark(&root, || {
-            let control = Control::default();
-            shared.mover.verify(&root, manifest, &control).is_ok()
-        }),
-        (false, seal) => {
-            let listed = seen(&root, shared.list_replica(&root, seal.is_some()))?;
-            let listed = listed.filter(|l| same_shape(l, manifest));
-            // What was written since, or has come in its place, may have the same size and time.
-            let is_as_marked = || untouched::is_untouched(&root, untouched::Changes::All);
-            listed.is_some_and(|l| {
-                is_object(&root) || contains(&l, manifest) && is_as_marked() || read_again()
-            })
-        }
-    })
+    let listed = seen(&root, shared.list_replica(&root, seal.is_some()))?;
+    let listed = listed.filter(|l| same_shape(l, manifest));
+    // What was written since, or has come in its place, may have the same size and time, and what was lost by a reboot too. What a store
+    // says to be there is not lost with this machine.
+    let is_as_marked = || untouched::is_untouched(&root, Holds::ThisBoot, Changes::All);
+    Ok(listed.is_some_and(|l| {
+        is_object(&root) || contains(&l, manifest) && is_as_marked() || read_again()
+    }))
 }
 
 /// Whether every entry of the manifest is in the listing, alike.

@@ -127,6 +127,32 @@ fn try_list(shared: &Shared, data: DataId, control: &Control) -> Result<Vec<Part
     Ok(infos)
 }
 
+/// Lists one part of a source once more, and writes its manifest: a power cut may have torn the one that was completed since.
+///
+/// # Errors
+/// When the source cannot be read, or has no such part any more.
+pub(crate) fn list_again(
+    shared: &Shared,
+    data: DataId,
+    (class, key): (&PartClass, &StoreKey),
+    control: &Control,
+) -> Result<Manifest, Failure> {
+    let dataset = shared.dataset(data)?;
+    let gone = || {
+        let text = format!("the source of dataset `{}` has changed", dataset.name);
+        failure(FailureKind::SourceChanged, text)
+    };
+    let source = dataset.source.as_deref().ok_or_else(gone)?;
+    let tree = shared.mover.list_source(&resolve(source), control)?;
+    let parts = merge::partition(&tree, dataset.partition, dataset.scatter.as_ref());
+    let parts = parts.map_err(|_| gone())?;
+    let part = parts.into_iter().find(|(found, _)| found == class);
+    let (_, manifest) = part.ok_or_else(gone)?;
+    let file = shared.manifest_file(key);
+    write_manifests([(file.as_path(), &manifest)], true)?;
+    Ok(manifest)
+}
+
 /// What the engine is to know of a part.
 pub(crate) fn part_info(
     seq: u32,

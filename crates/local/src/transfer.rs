@@ -3,11 +3,11 @@
 use crate::dests;
 use crate::drained::remove_drained;
 use crate::shared::Shared;
-use crate::sources::{forget, remember, resolve, wall_clock};
+use crate::sources::{forget, list_again, remember, resolve, wall_clock};
 use crate::store::{
     failure, hash_of, io_failure, make_folder, sealed, stored_estimate, warn, write_manifests,
 };
-use crate::untouched;
+use crate::untouched::{self, Holds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ struct Moving<'a> {
 /// Carries out a transfer; the event to report.
 pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Event {
     let began = Instant::now();
-    let result = prepared(shared, t).and_then(|mut parts| {
+    let result = prepared(shared, t, control).and_then(|mut parts| {
         if control.cancelled() {
             return Err(failure(FailureKind::Cancelled, "abandoned before it began").into());
         }
@@ -110,10 +110,19 @@ pub(crate) fn run(shared: &Shared, t: &Transfer, control: &Arc<Control>) -> Even
     }
 }
 
-fn prepared<'a>(shared: &Shared, t: &'a Transfer) -> Result<Vec<Moving<'a>>, Broken> {
+fn prepared<'a>(
+    shared: &Shared,
+    t: &'a Transfer,
+    control: &Control,
+) -> Result<Vec<Moving<'a>>, Broken> {
     let part = |order: &'a PartMove| {
         let (class, key) = shared.known(&order.part)?;
-        let manifest = shared.manifest(&key);
+        let manifest = match shared.manifest(&key) {
+            Err(_) if order.from == Place::Source => {
+                list_again(shared, order.part.data, (&class, &key), control)
+            }
+            manifest => manifest,
+        };
         let manifest = manifest.map_err(|failure| Broken::of(order.part, failure))?;
         Ok(Moving {
             order,
@@ -209,7 +218,7 @@ fn one(
     }
     let hash = settle(shared, part, manifest, began, &t.to)?;
     if matches!(t.to, Place::Node(_)) {
-        let _ = untouched::mark(&dest);
+        let _ = untouched::mark(&dest, Holds::ThisBoot);
     }
     let stored = shared.mover.stored(&dest).map_err(Failure::from)?;
     if let (Place::Node(spot), Some(claim)) = (&t.to, &mut claim) {
@@ -629,6 +638,12 @@ fn settle(
                 format!("part {} was copied without being hashed", part.order.part),
             )
         })?;
+    let recorded = shared.hashes.lock().ok();
+    let recorded = recorded.and_then(|hashes| hashes.get(&part.key).copied());
+    if part.order.from == Place::Source && recorded.is_some_and(|recorded| recorded != hash) {
+        let why = "the source holds something else than this run has read of it before";
+        return Err(failure(FailureKind::SourceChanged, why));
+    }
     if part.order.from == Place::Source {
         remember(shared, part.order.part.data, &manifest, began);
     }

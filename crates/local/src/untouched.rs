@@ -1,15 +1,17 @@
 //! Whether somebody has changed a replica since it was published, or read as a whole: the clock of its file system tells, however
 //! alike a file looks that lies there now.
 //!
-//! A mark: the time of the replica's folder is a whole second. Whatever gives it other entries sets another time. All else in it has
-//! changed (ctime) no later than the folder, which changes last: by the rename that publishes it, or by the mark. A replica without
-//! that is read again before it is used, which is all that a mark that was not set costs.
+//! A mark: the fraction of a second in the time of the replica's folder. It is 0 where the data was synced before; else it stands for
+//! this boot of the machine, as a power cut may take what was not synced. Whatever gives the folder other entries sets another time.
+//! All else in it has changed (ctime) no later than the folder, which changes last: by the rename that publishes it, or by the mark.
+//! A replica without that is read again before it is used, which is all that a mark that was not set costs.
 
 use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps, UTIME_OMIT, chmod, utimensat};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
+use tarn_base::hash::Hash;
 
 /// Seconds and nanoseconds.
 type At = (i64, i64);
@@ -23,14 +25,38 @@ pub enum Changes {
     Entries,
 }
 
+/// How long a mark holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// Until somebody changes the replica: its data was synced, or is synced before anybody may use it.
+    Always,
+    /// In this boot of the machine.
+    ThisBoot,
+}
+
+impl Holds {
+    /// Nanoseconds, in a folder's time. None where the kernel does not name the boot: no mark holds.
+    fn fraction(self) -> Option<i64> {
+        let id = match self {
+            Self::Always => return Some(0),
+            Self::ThisBoot => std::fs::read("/proc/sys/kernel/random/boot_id").ok()?,
+        };
+        let hash = Hash::of(&id).0 % 999_999_999;
+        Some(1 + i64::try_from(hash).ok()?)
+    }
+}
+
 /// Marks a replica as what it is to be. One that has a mark keeps its time, as who reads it meanwhile takes another one for a change; what
 /// is newer is that the folder was changed (ctime).
 ///
 /// # Errors
 /// When the time of its folder cannot be set.
-pub fn mark(root: &Path) -> io::Result<()> {
+pub fn mark(root: &Path, holds: Holds) -> io::Result<()> {
+    let Some(fraction) = holds.fraction() else {
+        return Ok(());
+    };
     let about = root.symlink_metadata()?;
-    if about.mtime_nsec() == 0 {
+    if about.mtime_nsec() == fraction {
         return Ok(chmod(root, Mode::from_raw_mode(about.mode() & 0o7777))?);
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -42,24 +68,25 @@ pub fn mark(root: &Path) -> io::Result<()> {
         },
         last_modification: Timespec {
             tv_sec: i64::try_from(seconds).unwrap_or(0),
-            tv_nsec: 0,
+            tv_nsec: fraction,
         },
     };
     Ok(utimensat(CWD, root, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Whether nothing of a replica has changed since it was marked. What cannot be looked at has.
-pub fn is_untouched(root: &Path, changes: Changes) -> bool {
+/// Whether nothing of a replica has changed since it was marked, and its mark still holds. What cannot be looked at has changed.
+pub fn is_untouched(root: &Path, holds: Holds, changes: Changes) -> bool {
     let look = || -> io::Result<bool> {
         let about = root.symlink_metadata()?;
         let marked = (about.ctime(), about.ctime_nsec());
-        Ok(about.mtime_nsec() == 0 && newest(root, changes)?.is_none_or(|at| at <= marked))
+        Ok(holds.fraction() == Some(about.mtime_nsec())
+            && newest(root, changes)?.is_none_or(|at| at <= marked))
     };
     look().unwrap_or(false)
 }
 
 /// Has a replica read, and marks it if it is good and nobody has changed it meanwhile. Whether it is good.
-pub fn read_and_mark(root: &Path, read: impl FnOnce() -> bool) -> bool {
+pub fn read_and_mark(root: &Path, holds: Holds, read: impl FnOnce() -> bool) -> bool {
     let state = || {
         let own = root.symlink_metadata().ok()?;
         let newest = newest(root, Changes::All).ok()?;
@@ -69,15 +96,15 @@ pub fn read_and_mark(root: &Path, read: impl FnOnce() -> bool) -> bool {
     let is_good = read();
     if is_good && before.is_some() && before == state() {
         // Without it, it is read again.
-        let _ = mark(root);
+        let _ = mark(root, holds);
     }
     is_good
 }
 
 /// After links to its files have gone, that alone is no change. For who has made them.
 pub(crate) fn links_gone(root: &Path) {
-    if is_untouched(root, Changes::Entries) {
-        let _ = mark(root);
+    if is_untouched(root, Holds::ThisBoot, Changes::Entries) {
+        let _ = mark(root, Holds::ThisBoot);
     }
 }
 
@@ -106,13 +133,15 @@ mod tests {
     use super::*;
     use std::fs;
 
+    const THIS: Holds = Holds::ThisBoot;
+
     fn replica() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("r");
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::write(root.join("f"), "one").unwrap();
         fs::write(root.join("a/b/g"), "two").unwrap();
-        mark(&root).unwrap();
+        mark(&root, THIS).unwrap();
         (dir, root)
     }
 
@@ -158,13 +187,24 @@ mod tests {
         ];
         for (number, change) in changes.iter().enumerate() {
             let (dir, root) = replica();
-            assert!(is_untouched(&root, Changes::All), "{number}");
+            assert!(is_untouched(&root, THIS, Changes::All), "{number}");
             tick(dir.path());
             change(&root, dir.path());
-            assert!(!is_untouched(&root, Changes::All), "{number}");
-            assert!(read_and_mark(&root, || true));
-            assert!(is_untouched(&root, Changes::All), "{number}");
+            assert!(!is_untouched(&root, THIS, Changes::All), "{number}");
+            assert!(read_and_mark(&root, THIS, || true));
+            assert!(is_untouched(&root, THIS, Changes::All), "{number}");
         }
+    }
+
+    #[test]
+    fn a_mark_of_another_boot_or_of_another_kind_is_none() {
+        let (_dir, root) = replica();
+        assert!(!is_untouched(&root, Holds::Always, Changes::All));
+        mark(&root, Holds::Always).unwrap();
+        assert!(is_untouched(&root, Holds::Always, Changes::All));
+        assert!(!is_untouched(&root, THIS, Changes::All));
+        assert_ne!(THIS.fraction(), Holds::Always.fraction());
+        assert_eq!(THIS.fraction(), THIS.fraction());
     }
 
     /// Who copies the replica meanwhile looks at that time.
@@ -190,19 +230,21 @@ mod tests {
         tick(dir.path());
         fs::hard_link(root.join("f"), dir.path().join("link")).unwrap();
         fs::remove_file(dir.path().join("link")).unwrap();
-        assert!(!is_untouched(&root, Changes::All) && is_untouched(&root, Changes::Entries));
-        assert!(!read_and_mark(&root, || false));
-        assert!(!is_untouched(&root, Changes::All));
+        assert!(
+            !is_untouched(&root, THIS, Changes::All) && is_untouched(&root, THIS, Changes::Entries)
+        );
+        assert!(!read_and_mark(&root, THIS, || false));
+        assert!(!is_untouched(&root, THIS, Changes::All));
         links_gone(&root);
-        assert!(is_untouched(&root, Changes::All));
+        assert!(is_untouched(&root, THIS, Changes::All));
         tick(dir.path());
         let changes = || {
             fs::write(root.join("f"), "new").unwrap();
             true
         };
-        assert!(read_and_mark(&root, changes));
+        assert!(read_and_mark(&root, THIS, changes));
         assert!(
-            !is_untouched(&root, Changes::All),
+            !is_untouched(&root, THIS, Changes::All),
             "it was read while it changed"
         );
     }

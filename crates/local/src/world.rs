@@ -25,7 +25,7 @@ use crate::sockets::Sockets;
 use crate::step::{self, Handle};
 use crate::store::{is_folder, make_folder, warn};
 use crate::writers::{MemoryWatchdog, Writers};
-use crate::{dests, inventory, partitions, sources, stage};
+use crate::{dests, partitions, sources, stage};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,7 +132,6 @@ pub struct Local {
     started: Instant,
     epoch: Time,
     looked: Option<Instant>,
-    boot_noted: bool,
     /// Since when there is nothing to do but to wait for room that other runs hold.
     idle: Option<Instant>,
     /// The run is over, and no step will go on.
@@ -276,7 +275,6 @@ impl Local {
             epoch: config.epoch,
             // Others may hold room already: look at the first opportunity.
             looked: None,
-            boot_noted: false,
             idle: None,
             done: false,
             protected: BTreeSet::new(),
@@ -300,9 +298,6 @@ impl Local {
 
     /// Another node of a step says something about an attempt.
     pub fn mate(&mut self, from: NodeId, step: Attempt, message: &[u8]) {
-        if !std::mem::replace(&mut self.boot_noted, true) {
-            inventory::note_boot(&self.shared);
-        }
         self.desk.hear(from, step, message);
     }
 
@@ -635,9 +630,6 @@ impl World for Local {
             },
             Do::Run(run) => {
                 self.owed += 1;
-                if !std::mem::replace(&mut self.boot_noted, true) {
-                    inventory::note_boot(&self.shared);
-                }
                 return self.start(run.clone());
             }
             Do::Stop { instance, attempt } => {

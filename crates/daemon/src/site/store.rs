@@ -33,6 +33,7 @@ use tarn_base::hash::Hash;
 use tarn_base::manifest::Manifest;
 use tarn_base::part::Verify;
 use tarn_fabric::{Limits, Server, Way};
+use tarn_local::untouched::{self, Holds};
 use tarn_movers::Trees;
 use tarn_movers::throttle::Limiter;
 use tarn_munge::KEY_BYTES;
@@ -643,7 +644,7 @@ impl Store {
     /// Gives a whole folder its name, durably, and before that what lies in it.
     fn publish_as(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
         // Without the mark, it is read again before it is used.
-        let _ = tarn_local::untouched::mark(&held.path_of(&[whole, b"/tree"].concat()));
+        let _ = untouched::mark(&held.path_of(&[whole, b"/tree"].concat()), Holds::Always);
         held.sync_inside(whole)?;
         held.rename(whole, held, false)?;
         held.sync()

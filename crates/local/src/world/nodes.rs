@@ -90,10 +90,7 @@ impl Nodes for Local {
         &mut self,
         wanted: &[(PartRef, StoreKey, Place)],
     ) -> Result<Vec<(PartRef, Place)>, WorldError> {
-        let found =
-            inventory::inventory(&self.shared, wanted).map_err(|f| WorldError(f.message))?;
-        inventory::note_boot(&self.shared);
-        Ok(found)
+        inventory::inventory(&self.shared, wanted).map_err(|f| WorldError(f.message))
     }
 
     fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError> {

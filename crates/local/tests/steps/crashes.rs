@@ -1,7 +1,7 @@
 //! A run that is killed, and what the next one finds.
 
 use crate::Test;
-use crate::bench::{Bench, committed, data, held, spot, step, used};
+use crate::bench::{Bench, committed, data, held, of_another_boot, spot, step, used};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -182,9 +182,14 @@ fn inventory_and_clean() {
     );
     let found = world.inventory(&[all[0].clone(), all[1].clone(), stranger]);
     assert_eq!(found, [(all[0].0, Place::Node(spot(0)))]);
-    // The same size is seen after a reboot, when contents are read.
-    std::fs::write(dir.part(&all[0].1).join("f"), "x\n").unwrap();
-    std::fs::write(bench.state().0.join("boot_id"), "another boot").unwrap();
+    // The same size and time are seen after a reboot, when contents are read: also after another inventory, of other replicas.
+    let file = dir.part(&all[0].1).join("f");
+    let time = file.metadata().unwrap().modified().unwrap();
+    std::fs::write(&file, "x\n").unwrap();
+    let written = std::fs::File::options().write(true).open(&file).unwrap();
+    written.set_modified(time).unwrap();
+    of_another_boot(&dir.part(&all[0].1));
+    assert_eq!(world.inventory(&[]), []);
     assert_eq!(world.inventory(&all), []);
     std::fs::create_dir_all(dir.incoming().join("half")).unwrap();
     std::fs::create_dir_all(dir.incoming().join("stale")).unwrap();

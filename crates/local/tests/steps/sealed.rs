@@ -2,7 +2,8 @@
 
 use crate::Test;
 use crate::bench::{
-    Bench, Machine, committed, data, failed, held, namespaces_allowed, spot, step, tree, used,
+    Bench, Machine, committed, data, failed, held, namespaces_allowed, of_another_boot, spot, step,
+    tree, used,
 };
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -289,7 +290,7 @@ fn another_key_finds_nothing_and_no_run_begins_without_one() {
         .collect();
     assert_eq!(bench.world().inventory(&wanted).len(), 1);
     // After a reboot every byte is opened before it is believed.
-    bench.write("state/boot_id", "another");
+    of_another_boot(&bench.path("tier/ws/n0/parts").join(&raw[0].key.0));
     assert_eq!(bench.world().inventory(&wanted).len(), 1);
     let other = WrappingKey::new(KeyId([4; 16]), Zeroizing::new([8; 32]));
     bench.keys = Some(KeyRing::new(other));
@@ -405,7 +406,7 @@ fn keys_of_data_are_wrapped_anew_and_the_data_stays() {
     keys.drop_old();
     bench.keys = Some(keys);
     let wanted = [(raw[0].part, raw[0].key.clone(), Place::Node(spot(0)))];
-    bench.write("state/boot_id", "another");
+    of_another_boot(&bench.path("tier/ws/n0/parts").join(&raw[0].key.0));
     assert_eq!(bench.world().inventory(&wanted).len(), 1);
     assert_eq!(workspaces(&bench.state()).expect("a folder"), ["ws"]);
 }

@@ -4,7 +4,8 @@ use super::{HIDDEN, MADE, Store};
 use crate::work::{Held as Opened, told};
 use std::path::{Path, PathBuf};
 use tarn_base::manifest::Manifest;
-use tarn_local::{looks_like, untouched};
+use tarn_local::looks_like;
+use tarn_local::untouched::{self, Changes, Holds};
 use tarn_ports::{Control, Mover};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked, is_name};
@@ -70,12 +71,12 @@ impl Store {
         let tree = held.path_of(&[held.name(), b"/tree"].concat());
         let listed = self.mover.list(&tree, control);
         // Views of jobs link to its files.
-        let is_as_marked = || untouched::is_untouched(&tree, untouched::Changes::Entries);
+        let is_as_marked = || untouched::is_untouched(&tree, Holds::Always, Changes::Entries);
         if listed.is_ok_and(|listed| looks_like(&listed, manifest)) && is_as_marked() {
             return Ok(());
         }
         let mut same = Ok(());
-        untouched::read_and_mark(&tree, || {
+        untouched::read_and_mark(&tree, Holds::Always, || {
             same = self.mover.verify(&tree, manifest, control);
             same.is_ok()
         });
