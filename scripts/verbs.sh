@@ -13,16 +13,20 @@ cd "$(dirname "$(realpath "$0")")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 new=$(mktemp -d "$folder/.new.XXXXXX")
 trap 'rm -rf "$new"' EXIT
-flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE "-DTARN_VERSION=\"$version\"" -I crates/libtarn/include)
+# Tools of rdma-core ask for a function in a version that changes with each of its releases: that of the library that is installed here.
+private=$(nm -D "$("${CC:-cc}" -print-file-name=libibverbs.so)" 2> /dev/null | sed -n 's/.* ibv_query_gid_type@@*//p' || true)
+sed "s/@PRIVATE@/${private:=IBVERBS_PRIVATE_34}/" plugins/verbs/libtarnverbs.map > "$new/map"
+flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE "-DTARN_VERSION=\"$version\"" "-DIBVERBS_PRIVATE=\"$private\"" -I crates/libtarn/include)
 sources=(plugins/verbs/{ah,area,cq,device,load,memory,progress,qp,recv,send,srq,unsupported,wire}.c)
 # shellcheck disable=SC2206  # CFLAGS are several words
 shared=(-fPIC -shared -fvisibility=hidden ${CFLAGS:-})
 ${CC:-cc} "${flags[@]}" "${shared[@]}" -o "$new/libtarnverbs.so" "${sources[@]}" -ldl -lpthread \
-    -Wl,--version-script=plugins/verbs/libtarnverbs.map -Wl,-soname,libtarnverbs.so
+    -Wl,--version-script="$new/map" -Wl,-soname,libtarnverbs.so
 # libtarn.so is beside that folder where it was built, and two above it where it is installed.
 # shellcheck disable=SC2016  # the loader's $ORIGIN
 ${CC:-cc} "${flags[@]}" "${shared[@]}" -o "$new/libtarnverbs-storage.so" plugins/verbs/storage.c \
     -L "$library" -ltarn -Wl,-rpath,'$ORIGIN/..:$ORIGIN/../..'
 # shellcheck disable=SC2016
 ${CC:-cc} "${flags[@]}" -o "$new/verbs-serve" plugins/verbs/serve.c -L "$new" -ltarnverbs -Wl,-rpath,'$ORIGIN'
+rm "$new/map"
 mv "$new"/* "$folder"
