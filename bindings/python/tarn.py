@@ -153,7 +153,13 @@ def _load():
     """libtarn: the one that $TARN_LIBRARY names, or the system's."""
     global _library
     if _library is None:
-        library = ctypes.CDLL(os.environ.get("TARN_LIBRARY", "libtarn.so"))
+        path = os.environ.get("TARN_LIBRARY", "libtarn.so")
+        try:
+            library = ctypes.CDLL(path)
+        except OSError as e:
+            raise OSError(
+                f"cannot load libtarn: {e}; set TARN_LIBRARY to the path of libtarn.so (`make install` puts it into lib/)"
+            ) from e
         library.tarn_last_error.restype = ctypes.c_char_p
         for name in ("tarn_close", "tarn_task_init"):
             getattr(library, name).restype = None
@@ -255,7 +261,7 @@ def task(kind, source=None, dest=None, *, verify="copy", durable=False, replace=
 
 
 class Connection:
-    """A connection to tarnd; threads may share it. A context manager: closes at the end, while tasks go on."""
+    """A connection to tarnd; threads may share it. A context manager: closes at the end, while tasks continue."""
 
     def __init__(self, socket=None, job=None):
         self._handle = ctypes.c_void_p()
@@ -368,15 +374,15 @@ class Connection:
         return self._pause(_load().tarn_pause, ids)
 
     def resume(self, ids):
-        """Lets paused tasks go on from where they were. The same answers."""
+        """Resumes paused tasks from where they were. The same answers."""
         return self._pause(_load().tarn_resume, ids)
 
     def pause_job(self, job, on=True):
-        """Pauses all tasks of a job, those that it submits later too; or (`on=False`) lets them go on."""
+        """Pauses all tasks of a job, those that it submits later too; or (`on=False`) resumes them."""
         _check(_load().tarn_job_pause(self._handle, ctypes.c_uint64(job), ctypes.c_int(on)))
 
     def pause_all(self, on=True):
-        """Lets tarnd start nothing any more (what is under way ends), or start tasks again."""
+        """Lets tarnd start nothing any more (running tasks end), or start tasks again."""
         _check(_load().tarn_pause_all(self._handle, ctypes.c_int(on)))
 
     def memory(self, length):

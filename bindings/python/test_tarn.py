@@ -2,6 +2,7 @@
 node, argv[1] a folder outside."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -57,6 +58,14 @@ class Tasks(unittest.TestCase):
         closed.close()
         with self.assertRaises(tarn.Error):
             closed.stats()
+
+    def test_library_that_is_not_there(self):
+        program = "import tarn; tarn.connect()"
+        env = {**os.environ, "TARN_LIBRARY": "/nowhere/libtarn.so", "PYTHONPATH": os.path.dirname(tarn.__file__)}
+        ran = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+        self.assertNotEqual(ran.returncode, 0)
+        self.assertIn("cannot load libtarn", ran.stderr)
+        self.assertIn("set TARN_LIBRARY", ran.stderr)
 
     def test_batches(self):
         wrong = tarn.task("remove", "relative")

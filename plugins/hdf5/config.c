@@ -113,7 +113,7 @@ static const struct {
     const char *name, *value;
 } KEYS[] = {
     [FOLDER] = {"folder", "a folder of a tier"},
-    [BASE] = {"base", "the whole path of a folder"},
+    [BASE] = {"base", "the absolute path of a folder"},
     [PARTITION] = {"partition", "a partition"},
     [PARTITIONS] = {"partitions", "1 to 1024 partitions, with commas between them"},
     [BLOCK] = {"block", "a multiple of 4K up to 1G, such as 1M"},

@@ -617,7 +617,7 @@ bool store_reserve(struct store *store, uint64_t bytes, struct why *why) {
     if (code == TARN_ENOSPACE && wanted > bytes)
         code = dsa_grow(store->partition, store->start + bytes, NULL);
     if (code != TARN_OK)
-        return failed(why, store, "make room in", code);
+        return failed(why, store, "make space in", code);
     store->grown = true;
     return take_room(store, why);
 }

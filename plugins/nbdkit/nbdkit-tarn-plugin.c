@@ -78,7 +78,7 @@ static void worker_end(void *of_thread) {
 
 static void tarn_load(void) {
     if (pthread_key_create(&own_worker, worker_end) != 0) {
-        nbdkit_error("there is no room for what each thread keeps");
+        nbdkit_error("there is no memory for the state of each thread");
         exit(EXIT_FAILURE);
     }
 }
@@ -94,7 +94,7 @@ static void tarn_dump_plugin(void) { printf("tarn_library=%s\n", tarn_version())
 static int truth(const char *key, const char *value, bool *to) {
     int parsed = nbdkit_parse_bool(value);
     if (parsed < 0) {
-        nbdkit_error("%s says neither yes nor no", key);
+        nbdkit_error("%s is neither yes nor no", key);
         return -1;
     }
     *to = parsed;
@@ -140,7 +140,7 @@ static int tarn_config_complete(void) {
     }
     if ((name_count > 1) != (block > 0)) {
         nbdkit_error(
-            "block=SIZE says how several partitions take turns: give it with several, and not with one");
+            "block=SIZE sets how several partitions take turns: give it with several, and not with one");
         return -1;
     }
     return 0;
@@ -163,7 +163,7 @@ static int tarn_get_ready(void) {
         return refused(code);
     if (no_volatile && info.power_fail == DSA_LOST) {
         nbdkit_error(
-            "%s lies in memory, which does not outlive a loss of power: take a partition on another medium, "
+            "%s is in memory, which does not outlive a loss of power: take a partition on another medium, "
             "or leave out volatile=no",
             names[0]);
         return -1;
@@ -365,7 +365,7 @@ static int tarn_trim(void *handle, uint32_t count, uint64_t offset, uint32_t fla
     "partition=NAME (required) A partition, such as /dev/shm/me/disk; several take turns.\n"                 \
     "block=SIZE                Bytes of such a turn.\n"                                                      \
     "readonly=yes              It is opened to be read only.\n"                                              \
-    "volatile=no               A partition that lies in memory is refused."
+    "volatile=no               A partition in memory is refused."
 
 static struct nbdkit_plugin plugin = {
     .name = "tarn",

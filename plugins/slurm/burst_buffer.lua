@@ -35,7 +35,8 @@ end
 
 -- Inside slurmctld, which does nothing else meanwhile: no network, no controller.
 function slurm_bb_job_process(script)
-    return ask("check", script, "--conf", conf)
+    local result, text = ask("check", script, "--conf", conf)
+    return result, result == slurm.SUCCESS and "" or text
 end
 
 -- Room is counted for each node by tarn, not for the whole cluster here.

@@ -24,9 +24,9 @@ local function mistake(job, said)
     if not job.script or job.script == "" then
         return "--workflow-... are options of jobs that have a script (sbatch): a job of salloc or srun cannot be held until others are there"
     elseif said.START and said.PRIOR then
-        return "--workflow-start begins a workflow, --workflow-prior-dependency goes on with one: give one of them"
+        return "--workflow-start begins a workflow, --workflow-prior-dependency continues one: give one of them"
     elseif not said.START and not said.PRIOR then
-        return "--workflow-end and --workflow-same-nodes need --workflow-prior-dependency=JOBID, which says of which workflow the job is"
+        return "--workflow-end and --workflow-same-nodes need --workflow-prior-dependency=JOBID, which names the workflow of the job"
     elseif said.PRIOR and not said.PRIOR:match("^%d+_?%d*$") then
         return "--workflow-prior-dependency is the number of a job"
     end

@@ -103,7 +103,7 @@ static bool mount_line(struct job *job, char *fields[FIELDS], size_t line, struc
     else if (is_digit(mode[0]) && mode[0] != '0' && mode[1] == '-') {
         mount->root = (size_t)(mode[0] - '0');
         if (mount->root >= job->stores)
-            return refuse(why, "line %zu: a mount below a root that is not said", line);
+            return refuse(why, "line %zu: a mount below a root that is not given", line);
         mode += 2;
     }
     mount->partition = job->version >= PARTITIONS && !mount->clear && strcmp(mode, "part") == 0;

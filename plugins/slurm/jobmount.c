@@ -183,7 +183,7 @@ static bool all_mounts(const struct job *job, int data, struct why *why) {
         struct why because;
         done = one_mount(dataset->clear ? memory : stores[dataset->root], data, dataset, &because);
         if (!done)
-            refuse(why, "dataset %s: %s: `tarn data ls` and tarnd's log on this node say what is there",
+            refuse(why, "dataset %s: %s: `tarn data ls` and tarnd's log on this node show what is there",
                    job->mounts[i].name, because.text);
     }
     if (memory >= 0)
@@ -215,7 +215,7 @@ static int own_data(struct why *why) {
 bool job_mount(const struct job *job, struct why *why) {
     /* What is mounted later on the node is seen by the task; what is mounted here is seen by nobody else. */
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
-        return refuse(why, "no mount namespace of its own: %s: slurmd needs CAP_SYS_ADMIN", strerror(errno));
+        return refuse(why, "no private mount namespace: %s: slurmd needs CAP_SYS_ADMIN", strerror(errno));
     int data = own_data(why);
     bool done = data >= 0 && all_mounts(job, data, why);
     if (done && mount(NULL, magic(data).path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOEXEC | HARMLESS,

@@ -29,7 +29,7 @@ static int asked(int which, const char *argument, int remote);
 
 static struct spank_option options[OPTIONS] = {
     {"workflow-start", NULL, "this job begins a workflow of tarn's", 0, START, asked},
-    {"workflow-prior-dependency", "JOBID", "it goes on with the workflow of this job, and starts after it", 1,
+    {"workflow-prior-dependency", "JOBID", "it continues the workflow of this job, and starts after it", 1,
      PRIOR, asked},
     {"workflow-end", NULL, "it is the workflow's last job: the workflow is whole, and may start", 0, END,
      asked},
@@ -220,7 +220,7 @@ static bool prepare(spank_t spank, uint32_t id, struct why *why) {
         break;
     }
     if (spank_get_item(spank, S_JOB_UID, &user) != ESPANK_SUCCESS)
-        return refuse(why, "Slurm does not say whose it is");
+        return refuse(why, "Slurm does not report whose it is");
     if (user != job.user)
         return refuse(why,
                       "tarn has data here for job %u of user %u, and this is user %u's: the job's number was "
@@ -231,7 +231,7 @@ static bool prepare(spank_t spank, uint32_t id, struct why *why) {
 
 /* In the task's own process, as root, in the job's container: all that follows is the task's alone. */
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **words) {
-    struct why why = {"Slurm does not say which job it is of"};
+    struct why why = {"Slurm does not report which job it is of"};
     uint32_t id;
     (void)count;
     (void)words;

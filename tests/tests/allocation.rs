@@ -254,7 +254,7 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
     let text = desk.run("-N3 -n24", &command);
     let bytes = line.len() as f64 / f64::from(1 << 20);
     assert!(
-        text.contains(&format!("external  {bytes:.2} MiB in")),
+        text.contains(&format!("shared file system {bytes:.2} MiB in")),
         "{text}"
     );
     assert_eq!(desk.read("out/there"), sums);

@@ -62,7 +62,7 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
     assert_eq!(status, Some(143), "{text}");
     assert!(
         text.contains("the run is interrupted now")
-            && text.contains("(--margin 96, and 4 s for what is to be drained)")
+            && text.contains("(--margin 96, and 4 s for data to be drained)")
             && text.contains("tarn resume"),
         "{text}"
     );

@@ -297,8 +297,7 @@ fn what_borrows_is_lost_with_what_it_borrows_and_the_run_goes_on() {
     };
     with_brick(&cluster);
     let desk = Desk::new(&cluster, "alice", WAITS);
-    let gone =
-        "node2 is lost (its world is broken: its tier `scm`, which it borrows from node1, has gone";
+    let gone = "node2 is lost (it cannot run steps any more: its tier `scm`, which it borrows from node1, has gone";
 
     // The brick dies: the lender stays.
     let run = under_way(&desk);

@@ -105,7 +105,7 @@ fn a_program_outlives_its_nodes() {
     let (status, said) = desk::ended(desk.allocated("-N3", &counts(before + 40, "")));
     assert_ne!(status, Some(0), "{said}");
     assert!(
-        said.contains("no version is whole") && said.contains("the part of rank 1"),
+        said.contains("no version is complete") && said.contains("the part of rank 1"),
         "{said}"
     );
 
@@ -150,7 +150,7 @@ fn buddies_are_where_slurms_topology_and_the_user_want_them() {
     assert!(step >= 5, "{said}");
     let (status, said) = desk::ended(desk.allocated("-N4", &four("near", 9, "near")));
     assert_ne!(status, Some(0), "{said}");
-    assert!(said.contains("no version is whole"), "{said}");
+    assert!(said.contains("no version is complete"), "{said}");
 }
 
 /// As many nodes, and ranks on each, as Fernando 2016 has in section III.

@@ -97,7 +97,7 @@ fn a_lost_node_s_step_is_made_again_elsewhere_and_a_run_goes_on_with_other_tarnd
     vault.nothing_in_clear(&desk, "after all were lost");
     // The user's key is another by then: what was wrapped with the old one is wrapped anew, and is used.
     let rotated = desk.shell("tarn key rotate --drop");
-    assert!(rotated.contains("were wrapped anew"), "{rotated}");
+    assert!(rotated.contains("were wrapped again"), "{rotated}");
     desk.write("go", "");
     let said = desk.run("-N3 -n24", "tarn resume");
     assert_eq!(desk.read("out/text"), format!("{MARKER}\nb\n"), "{said}");

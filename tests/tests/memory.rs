@@ -65,7 +65,7 @@ fn a_hog(workflow: &str) -> Option<(Cluster, String, Vec<String>)> {
     assert!(begun.elapsed() < SOON, "{:?}: {text}", begun.elapsed());
     assert_eq!(status, Some(1), "{text}");
     assert!(
-        text.contains("out of memory: it has written") && text.contains("more than were set aside"),
+        text.contains("out of memory: it has written") && text.contains("more than were reserved"),
         "{text}"
     );
     // No node was lost, so tarnd lives, and the rest of the run has ended well.

@@ -160,7 +160,7 @@ fn what_is_kept_outlives_a_cancelled_job() {
     // Let go of where nobody can look, it is removed where somebody can.
     let removed = desk.shell("tarn data rm early");
     assert!(
-        removed.contains("lie on node1") && !removed.contains("took no room"),
+        removed.contains("are stored on node1") && !removed.contains("took no space"),
         "{removed}"
     );
     let orphans = desk.run("-N2 -n16", "tarn data rm --orphans");

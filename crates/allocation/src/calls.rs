@@ -344,7 +344,7 @@ impl Nodes for Allocation {
             if !self.is_up(n) {
                 let name = self.name(n);
                 left.push(format!(
-                    "node {name} is lost: what it holds of this run stays there"
+                    "node {name} is lost: this run's data on it stays there"
                 ));
             }
         }

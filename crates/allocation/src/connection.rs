@@ -158,7 +158,7 @@ impl NodeSender {
         note(None);
         if !sent {
             let why = self.link.over();
-            let why = why.unwrap_or_else(|| "it cannot be told anything".into());
+            let why = why.unwrap_or_else(|| "nothing can be sent to it".into());
             let node_event = NodeEvent::News(self.node, self.session, Err(why));
             self.event_queue.put(node_event);
         }

@@ -43,7 +43,7 @@ impl Allocation {
                 }
             }
             News::Ending => self.ending(n),
-            News::Broken(why) => self.lose(n, format!("its world is broken: {why}")),
+            News::Broken(why) => self.lose(n, format!("it cannot run steps any more: {why}")),
         }
     }
 
@@ -289,6 +289,6 @@ impl Allocation {
     }
 
     pub(crate) fn nonsense(&mut self, n: NodeId) {
-        self.lose(n, "it said something that makes no sense of a node".into());
+        self.lose(n, "it sent a message that a node never sends".into());
     }
 }

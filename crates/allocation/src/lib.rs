@@ -25,7 +25,7 @@ pub use world::{Allocation, Config};
 use std::time::Duration;
 
 /// Why a node is lost whose tarnd was told to end.
-const ENDING: &str = "its tarnd was told to end, as all of a job is that is cancelled";
+const ENDING: &str = "its tarnd was told to end: the job was cancelled, or its time is over";
 /// For an answer that needs no more than a look.
 const QUICK: Duration = Duration::from_secs(60);
 /// For a node to serve what it lends, or to mount what it borrows and to measure it: each has limits of its own, of 20 s.

@@ -290,7 +290,7 @@ impl Allocation {
         let begun = connection.make_ready(Box::new(with));
         node.connection = Some(connection);
         if !begun {
-            self.lose(n, "far too much waits to be said to it".into());
+            self.lose(n, "too many messages to it are not yet sent".into());
         }
     }
 

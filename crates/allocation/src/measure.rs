@@ -44,7 +44,7 @@ pub enum MeasureError {
     )]
     NoTier(String),
     /// Two nodes have the same name.
-    #[error("two nodes say that they are called {0}; their folders would be the same")]
+    #[error("two nodes have the name {0}; their folders would be the same")]
     SameName(String),
     /// There is none.
     #[error("an allocation without a node")]

@@ -197,7 +197,7 @@ impl Allocation {
         let name = self.name(node);
         Failure {
             kind: FailureKind::NodeLost,
-            message: format!("node {name} is lost; tarn goes on without it"),
+            message: format!("node {name} is lost; the run continues without it"),
         }
     }
 }

@@ -329,7 +329,7 @@ impl Allocation {
     pub(crate) fn broken(&mut self, t: &Transfer) {
         let failure = Failure {
             kind: FailureKind::Cancelled,
-            message: "what it was to be read from has failed".into(),
+            message: "its source replica has failed".into(),
         };
         self.transfer_failed(t, failure);
     }
@@ -390,7 +390,7 @@ impl Allocation {
     pub(crate) fn tell(&mut self, n: NodeId, told: Told) {
         let connection = self.node(n).and_then(|node| node.connection.as_ref());
         if connection.is_some_and(|connection| !connection.tell(told)) {
-            self.lose(n, "far too much waits to be said to it".into());
+            self.lose(n, "too many messages to it are not yet sent".into());
         }
     }
 

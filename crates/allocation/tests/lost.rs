@@ -329,7 +329,7 @@ fn who_is_told_to_end_interrupts_the_run() {
     );
     let lost = p.event();
     assert!(
-        is_lost(&lost, 1) && format!("{lost:?}").contains("is cancelled"),
+        is_lost(&lost, 1) && format!("{lost:?}").contains("was cancelled"),
         "{lost:?}"
     );
     assert!(is_lost(&p.event(), 0), "once is enough");

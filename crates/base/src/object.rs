@@ -69,7 +69,7 @@ impl ObjectUrl {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
         // Half of a key, perhaps.
         if bucket.contains(':') {
-            return Err("a bucket has no `:` in its name, and no key stands in a URL".into());
+            return Err("a bucket has no `:` in its name, and a URL contains no key".into());
         }
         if !(3..=255).contains(&bucket.len())
             || !bucket.bytes().all(allowed)
@@ -165,7 +165,7 @@ fn checked_profile(profile: &str) -> Result<String, String> {
     match (1..=MAX_PROFILE_BYTES).contains(&profile.len()) && profile.bytes().all(allowed) {
         true => Ok(profile.into()),
         false => Err(format!(
-            "before `@` stands the name of a profile, never a key: 1 to {MAX_PROFILE_BYTES} letters, digits, `.`, `-` and `_`"
+            "before `@` write the name of a profile, never a key: 1 to {MAX_PROFILE_BYTES} letters, digits, `.`, `-` and `_`"
         )),
     }
 }

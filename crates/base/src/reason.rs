@@ -143,7 +143,7 @@ pub enum Reason {
     },
     /// Nobody will read it any more.
     NotNeeded,
-    /// No step of this run will read it any more: it stays for later runs while its tier has room.
+    /// No step of this run will read it any more: it stays for later runs while its tier has space.
     Cached,
     /// The workflow has ended and nothing asks to keep it.
     WorkflowEnded,
@@ -399,7 +399,7 @@ impl Reason {
                 format!("it is the first in the queue and {} is free", node(n))
             }
             Self::Backfill { node: n } => format!(
-                "{} is free, and what goes before it in the queue is not delayed by it",
+                "{} is free, and no earlier entry of the queue is delayed",
                 node(n)
             ),
             Self::SameNodes { node: n } => {
@@ -426,7 +426,7 @@ impl Reason {
                 format!("{from} ({} restart{vain})", ordinal(*restart))
             }
             Self::CheckpointsThere { node: n } => format!("{} has its checkpoints", node(n)),
-            Self::Buddy { node: n } => format!("it goes on there if {} is lost", node(n)),
+            Self::Buddy { node: n } => format!("it continues there if {} is lost", node(n)),
             Self::NoBuddy { bytes } => format!(
                 "no copy of its images is made: no other node that could run it has {} free for them",
                 Bytes(*bytes)
@@ -440,7 +440,7 @@ impl Reason {
             }
             Self::Used => "all steps that use it have committed".into(),
             Self::Committed => "it has committed".into(),
-            Self::OtherTier => "it begins anew on another tier".into(),
+            Self::OtherTier => "it starts again on another tier".into(),
             Self::ReadExternal { instance } => {
                 format!(
                     "{} needs it and the external store is its best source",
@@ -460,24 +460,24 @@ impl Reason {
             Self::PromoteForUse { instance } => {
                 format!("{} needs it on the faster tier", inst(instance))
             }
-            Self::Retained { bytes } => format!("{} lie where they are needed", Bytes(*bytes)),
+            Self::Retained { bytes } => format!("{} are already stored where they are needed", Bytes(*bytes)),
             Self::Deliver => "the last version goes to its dest".into(),
             Self::StageOut => "stage-through sends every output to the external store".into(),
             Self::WriteThrough => {
-                "cache sends every output to the external store and keeps it here while there is room"
+                "cache sends every output to the external store and keeps it here while there is space"
                     .into()
             }
             Self::Copies { wanted } => format!("{wanted} replicas are asked for"),
             Self::NotNeeded => "no step will read it any more".into(),
             Self::Cached => {
-                "no step of this run will read it any more; it stays for later runs while its tier has room"
+                "no step of this run will read it any more; it stays for later runs while its tier has space"
                     .into()
             }
             Self::WorkflowEnded => "the workflow has ended and nothing asks to keep it".into(),
             Self::StagedOut => "stage-through keeps nothing on the nodes".into(),
             Self::WaitForRoom { spot, want, free } => {
                 format!(
-                    "waiting: {}; what is under way has to end first",
+                    "waiting: {}; running steps and transfers have to end first",
                     room(spot, want, free)
                 )
             }
@@ -500,7 +500,7 @@ impl Reason {
                     .map(|(bytes, how)| format!("{} {how}", Bytes(**bytes)))
                     .collect();
                 format!(
-                    "waiting: {}; room is being made: {}",
+                    "waiting: {}; space is being freed: {}",
                     room(spot, want, free),
                     making.join(", ")
                 )
@@ -530,7 +530,7 @@ impl Reason {
                 format!("{transfer} has put a verified replica elsewhere")
             }
             Self::RoomGone => {
-                "the room for its inputs went to others before they were there; a place is looked for anew"
+                "other data took the space for its inputs before they arrived; tarn looks for a node again"
                     .into()
             }
             Self::EntryChanged { data } => {
@@ -578,7 +578,7 @@ impl Reason {
             Self::AfterFailure { about } => {
                 format!("{} failed; nothing new is started", subject(about))
             }
-            Self::GaveUp { message } => format!("{message}; what does not need it goes on"),
+            Self::GaveUp { message } => format!("{message}; steps that do not need it continue"),
             Self::NotRun {
                 needs,
                 not_started: None,
@@ -616,7 +616,7 @@ impl Reason {
             Self::RescuedInPart { message } => format!("because only some of its parts could be copied: {message}"),
             Self::Failed { message } => message.clone(),
             Self::Interrupted { signal } => format!("the run was asked to stop (signal {signal})"),
-            Self::BeginAnew => "the run was interrupted; this begins anew".into(),
+            Self::BeginAnew => "the run was interrupted; this starts again".into(),
             Self::AllDone => "every step is committed and every dest is written".into(),
         }
     }

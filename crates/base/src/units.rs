@@ -23,6 +23,18 @@ pub enum UnitError {
         /// The units that are known.
         units: &'static str,
     },
+    /// A size in `K`, `M`, `G`, `T` or `P`, which may be powers of 1000 or of 1024.
+    #[error(
+        "`{text}` has no exact unit: write `{decimal}` (powers of 1000) or `{binary}` (powers of 1024)"
+    )]
+    Ambiguous {
+        /// What was given.
+        text: String,
+        /// The same number with a decimal unit.
+        decimal: String,
+        /// The same number with a binary unit.
+        binary: String,
+    },
     /// The value does not fit into 64 bits.
     #[error("`{0}` is too large")]
     TooLarge(String),
@@ -71,6 +83,22 @@ fn scale(text: &str, number: &str, unit: u64) -> Result<u64, UnitError> {
     u64::try_from(product / divisor).map_err(|_| too_large())
 }
 
+fn bad_size_unit(text: &str, number: &str, unit: &str) -> UnitError {
+    let letter = unit.to_ascii_uppercase();
+    if !["K", "M", "G", "T", "P"].contains(&letter.as_str()) {
+        return UnitError::BadUnit {
+            text: text.into(),
+            units: SIZE_UNITS,
+        };
+    }
+    let decimal = if letter == "K" { "k" } else { &letter };
+    UnitError::Ambiguous {
+        text: text.into(),
+        decimal: format!("{number} {decimal}B"),
+        binary: format!("{number} {letter}iB"),
+    }
+}
+
 /// Parses a size such as `400 GiB` or `1.5GB` into bytes. The unit is required and case counts.
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     let (number, unit) = split(text)?;
@@ -86,12 +114,7 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         "GiB" => 1 << 30,
         "TiB" => 1 << 40,
         "PiB" => 1u64 << 50,
-        _ => {
-            return Err(UnitError::BadUnit {
-                text: text.into(),
-                units: SIZE_UNITS,
-            });
-        }
+        _ => return Err(bad_size_unit(text, number, unit)),
     };
     scale(text, number, factor)
 }
@@ -214,6 +237,10 @@ mod tests {
         assert_eq!(parse_time("0.5 s"), Ok(SECOND / 2));
         assert_eq!(parse_rate("200 MB/s"), Ok(200_000_000));
         assert!(parse_rate("200 MB").is_err());
+        assert_eq!(
+            parse_size("4G").unwrap_err().to_string(),
+            "`4G` has no exact unit: write `4 GB` (powers of 1000) or `4 GiB` (powers of 1024)"
+        );
         for bad in ["", "10", "10 min", "m", "1h30"] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }

@@ -47,13 +47,13 @@ pub(crate) fn may_begin(folder: &Path, what: &str) -> Result<(), Fault> {
     }
     let refused = |why: &str| {
         let text = format!(
-            "{what} is {}, which is not there{why}: give a folder of the tier by its whole path, and make it first (mkdir -p) where it is meant to be new",
+            "{what} is {}, which is not there{why}: give a folder of the tier by its absolute path, and make it first (mkdir -p) if it is to be new",
             folder.display()
         );
         Err(Fault::new(Code::Invalid, text))
     };
     if !folder.is_absolute() {
-        return refused(", and is no whole path");
+        return refused(", and is not an absolute path");
     }
     let there = folder.ancestors().find(|above| above.is_dir());
     let there = there.unwrap_or(Path::new("/"));

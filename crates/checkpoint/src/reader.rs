@@ -293,7 +293,7 @@ impl Part {
                     next = Some((first, end + piece.length));
                 }
                 _ => {
-                    let text = "this object lies in several pieces: its version was completed where there was no room for it in one";
+                    let text = "this object is stored in several pieces: there was no contiguous space for it when its version was completed";
                     return Err(Fault::new(Code::Unsupported, text));
                 }
             }
@@ -317,8 +317,7 @@ impl Part {
                 let to = from + chunk.len();
                 if crc(chunk) != *sum {
                     let text = format!(
-                        "bytes {from} to {to} of object {:?} of rank {rank} in version {} are damaged in {}; `tarn ckpt verify` tells \
-                         whether there is a copy",
+                        "bytes {from} to {to} of object {:?} of rank {rank} in version {} are damaged in {}; `tarn ckpt verify` shows whether there is a copy",
                         String::from_utf8_lossy(&object.key),
                         self.version.id,
                         self.path.display()

@@ -717,7 +717,7 @@ fn element(name: &str, len: usize, unit: usize, shape: &Shape) -> Result<u32, Fa
         }
     };
     Err(invalid(format!(
-        "object {name:?} has {len} bytes, and is said to be {wanted}"
+        "object {name:?} has {len} bytes, but is declared as {wanted}"
     )))
 }
 

@@ -18,7 +18,7 @@ use tracing::Level;
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Exit codes: docs/reference/exit-codes.md. What a workflow file may say: docs/reference/workflow-file.md."
+    after_help = "Exit codes: docs/reference/exit-codes.md. Keys of a workflow file: docs/reference/workflow-file.md."
 )]
 pub(crate) struct Cli {
     /// The folder of tarn's state [default: .tarn beside the workflow file, or here]
@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Dry run: order, placement, bytes moved and not moved, time, capacity
     Plan(RunArgs),
-    /// Go on with an interrupted or failed run
+    /// Continue an interrupted or failed run
     Resume(ResumeArgs),
     /// Simulate a cluster and a workload under one or more policies
     Sim(Box<crate::sim::SimArgs>),
@@ -127,25 +127,25 @@ pub(crate) enum Command {
     /// Memory modes of this node: 1LM, 2LM, mixed, CXL (docs/admin/memory-modes.md)
     #[command(subcommand)]
     Mode(crate::mode::ModeCommand),
-    /// What users and projects have used of a site: node-hours, room on nodes, bytes moved (docs/guide/on-a-site.md)
+    /// What users and projects have used of a site: node-hours, space on nodes, bytes moved (docs/guide/on-a-site.md)
     Usage(crate::usage::UsageArgs),
     /// Submits a whole workflow to a site: the steps of a file as jobs, or scripts (docs/guide/on-a-site.md)
     Submit(crate::slurm::SubmitArgs),
-    /// What Slurm's scripts call on a site, and what has become of jobs' data (docs/guide/on-a-site.md)
+    /// Commands that Slurm's scripts call on a site, and the state of jobs' data (docs/guide/on-a-site.md)
     #[command(subcommand)]
     Slurm(crate::slurm::SlurmCommand),
     /// Tiers, free capacity and mode of every node
     Nodes(MachineArgs),
     /// What this machine offers to tarn
     Doctor(crate::doctor::DoctorArgs),
-    /// Figures beside the plain tool's
+    /// Measure tarn beside the plain tools
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// The papers' experiments on this machine, and a page of what they found
+    /// Run the papers' experiments on this machine, and write a page of their results
     Reproduce(crate::reproduce::Args),
     /// Inside a step: run a command on another of its nodes (mpirun's remote agent)
     Exec(ExecArgs),
-    /// In a task that srun has started from a step: run a command where the step's data is seen
+    /// In a task that srun has started from a step: run a command that sees the step's data
     Enter(EnterArgs),
 }
 
@@ -165,29 +165,29 @@ pub(crate) struct MachineArgs {
     /// A tier, fast to slow; may be given several times [default: a tmpfs, sized by the memory that is free]
     #[arg(long = "tier", value_name = "NAME=PATH[:SIZE]")]
     pub(crate) tiers: Vec<String>,
-    /// Play a slow external store: hold tarn's own transfers to and from it back to this rate, all together
+    /// Emulate a slow external store: limit tarn's own transfers to and from it to this rate, all together
     /// (a program's own reads and writes are not slowed)
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) external_rate: Option<u64>,
-    /// Play a slow external store: add this much to every file; alone, it limits no rate
+    /// Emulate a slow external store: add this much to every file; alone, it limits no rate
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) external_latency: Option<u64>,
-    /// Hold what each node of an allocation takes from other nodes back to this rate, all together; on one machine, where
+    /// Limit the transfers that each node of an allocation receives from other nodes to this rate, all together; on one machine, where
     /// nodes read the same memory or disk, it has no effect
     #[arg(long, value_name = "RATE", value_parser = some_rate)]
     pub(crate) peer_rate: Option<u64>,
     /// Transfers to and from the external store at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) external_streams: u32,
-    /// In an allocation: what a node has instead of a tier that it does not have: memory of its own, or part of the tier of a node that
-    /// has one, over the network, which needs GlusterFS: docs/guide/shared-namespace.md
+    /// In an allocation: the substitute for a tier that a node does not have: its own memory, or part of the tier of a node that has one,
+    /// over the network, which needs GlusterFS: docs/guide/shared-namespace.md
     #[arg(long, value_enum, default_value_t = WithoutTier::StandIn)]
     pub(crate) without_tier: WithoutTier,
-    /// Whether steps get namespaces of their own: `off` keeps them in the caller's, and refuses steps of
+    /// Whether steps get their own namespaces: `off` keeps them in the caller's, and refuses steps of
     /// several nodes
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     pub(crate) isolation: Isolation,
-    /// Where a machine has several processor sockets: whether steps get cores of their own, of one socket, and tarn moves
+    /// Where a machine has several processor sockets: whether steps get their own cores, of one socket, and tarn moves
     /// data near the tier that it is on
     #[arg(long, value_enum, default_value_t = Bind::Socket)]
     pub(crate) bind: Bind,
@@ -207,7 +207,7 @@ pub(crate) enum Bind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WithoutTier {
-    /// Memory of its own, or a folder of the state folder
+    /// Its own memory, or a folder of the state folder
     StandIn,
     /// Part of another node's
     Borrow,
@@ -228,26 +228,26 @@ pub(crate) struct RunArgs {
     pub(crate) workflow: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
-    /// Which step begins when and where, and what becomes of its data: fcfs, greedy[:patience=TIME], easy, sjf-easy, heft
+    /// Which step starts when and where, and where its data goes: fcfs, greedy[:patience=TIME], easy, sjf-easy, heft
     /// or same-nodes, each with +stage-through (the usual) or +cache; data (data stays on the nodes, steps go to it); energy
     /// (within a run like data: no node is put to sleep). `stage-through` alone is heft+stage-through
     #[arg(long, value_name = "POLICY", default_value = "data")]
     pub(crate) policy: Policy,
-    /// The least that transfers are verified
+    /// The least verification of transfers
     #[arg(long, value_enum, default_value_t = VerifyArg::Copy)]
     pub(crate) verify: VerifyArg,
-    /// Share of each tier for cached data, in percent. Later runs use it again; it makes way when room is needed. 0 caches nothing,
+    /// Share of each tier for cached data, in percent. Later runs use it again; it is removed when space is needed. 0 caches nothing,
     /// as in an allocation of Slurm
     #[arg(long, value_name = "PERCENT", default_value_t = CACHE, env = "TARN_CACHE", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) cache: u8,
-    /// Start nothing new once a step has failed for good. By default, steps that do not need its output run
+    /// Start nothing new once a step has failed for good. By default, steps that do not need its output still run
     #[arg(long)]
     pub(crate) fail_fast: bool,
     /// Write the report here as well
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// In an allocation of Slurm: the run is interrupted so many seconds before the allocation ends, to bring to safety what
-    /// must not be lost
+    /// In an allocation of Slurm: the run is interrupted so many seconds before the allocation ends, to copy out the data that must not
+    /// be lost
     #[arg(long, value_name = "SECONDS", default_value_t = MARGIN)]
     pub(crate) margin: u64,
 }
@@ -262,9 +262,9 @@ pub(crate) const MARGIN: u64 = 60;
 pub(crate) enum VerifyArg {
     /// Not at all
     None,
-    /// What was read is hashed and compared
+    /// Data that was read is hashed and compared
     Copy,
-    /// What was written is read again
+    /// Data that was written is read again
     Readback,
 }
 
@@ -315,7 +315,7 @@ impl WhichRun {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) which: WhichRun,
-    /// Look again every second until the run ends: a picture in a terminal, a line a second elsewhere, an object a second
+    /// Refresh every second until the run ends: a display in a terminal, a line a second elsewhere, an object a second
     /// with --json. Works wherever the state folder can be read
     #[arg(long)]
     pub(crate) watch: bool,
@@ -333,7 +333,7 @@ pub(crate) struct WhyArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DataCommand {
-    /// List the datasets that lie on nodes or were delivered: of the runs here; on a site, where there are none here, of the site
+    /// List the datasets that are stored on nodes or were delivered: of the runs here; on a site, where there are none here, of the site
     Ls {
         /// Those of the site (docs/guide/on-a-site.md)
         #[arg(long)]
@@ -341,11 +341,11 @@ pub(crate) enum DataCommand {
         /// Those of the site that are a user's, or a project's: `alice`, `@climate`
         #[arg(long, value_name = "WHOSE", conflicts_with = "orphans")]
         of: Option<String>,
-        /// What lies on the nodes of the site, and belongs to no dataset that is known
+        /// Data on the nodes of the site that belongs to no known dataset
         #[arg(long)]
         orphans: bool,
     },
-    /// A dataset of a site: its versions, where they lie and how long, who may read it
+    /// A dataset of a site: its versions, where they are stored and for how long, who may read it
     Show {
         /// The dataset: `foam/mesh`, `alice/foam/mesh`, `@climate/forcing`
         dataset: Named,
@@ -357,7 +357,7 @@ pub(crate) enum DataCommand {
         /// Who: `bob`, `@climate`
         who: Whose,
     },
-    /// Let a user or a group read a dataset of a site no longer; jobs that have begun keep it
+    /// Take the right to read a dataset of a site from a user or a group; jobs that have started keep it
     Revoke {
         /// The dataset
         dataset: Named,
@@ -390,8 +390,8 @@ pub(crate) enum DataCommand {
         #[arg(long)]
         site: bool,
     },
-    /// Copy a tree into a tier, as a named dataset of its own; with --object, a file into the node's object store.
-    /// What was put under that name before goes when the new data is there; data that is there already, unchanged, stays
+    /// Copy a tree into a tier, as a separate named dataset; with --object, a file into the node's object store.
+    /// Older data of that name is removed when the new data is complete; data that is already there, unchanged, stays
     Put {
         /// The folder, or an object's file; a folder may be a tree of an object store outside, `s3://BUCKET/PREFIX/`
         path: PathBuf,
@@ -399,10 +399,10 @@ pub(crate) enum DataCommand {
         name: String,
         #[command(flatten)]
         object: ObjectArgs,
-        /// What readers of an object are told of it
+        /// A description of the object for its readers
         #[arg(long, value_name = "TEXT", requires = "object", default_value = "")]
         about: String,
-        /// What an object holds is encrypted in the store, with the key that `tarn key new` makes
+        /// The object's content is encrypted in the store, with the key that `tarn key new` makes
         #[arg(long, requires = "object")]
         encrypt: bool,
         #[command(flatten)]
@@ -411,8 +411,8 @@ pub(crate) enum DataCommand {
         #[arg(long, default_value = "forever", value_name = "TIME")]
         keep: String,
     },
-    /// Copy a dataset out of the nodes (of one whose step has not ended well in all instances: what the others have made, with exit
-    /// code 1); with --object, an object out of the node's store, or from another node into it
+    /// Copy a dataset out of the nodes (if some instances of its step have failed: the output of the others, with exit code 1); with
+    /// --object, an object out of the node's store, or from another node into it
     Get {
         /// The dataset (`mesh`, `foam/mesh`), or the object's key
         dataset: String,
@@ -435,12 +435,11 @@ pub(crate) enum DataCommand {
     /// Copy a tree or a file with this process's own rights, whole or not at all, read back and compared: for stores that only a
     /// job's own steps reach (docs/guide/on-a-site.md), and from and to object stores (docs/guide/object-stores.md)
     Copy {
-        /// What is copied; a link is copied, not followed. Of an object store `s3://BUCKET/KEY`, or a tree: `s3://BUCKET/PREFIX/`
+        /// The tree or file to copy; a link is copied, not followed. Of an object store `s3://BUCKET/KEY`, or a tree: `s3://BUCKET/PREFIX/`
         from: PathBuf,
-        /// Where it appears; in a folder that exists: under its own name. Of an object store, a folder is that tree, and a file
-        /// lies in it
+        /// The destination; in a folder that exists: under its own name. Of an object store, a folder is that tree, and a file is in it
         to: PathBuf,
-        /// What has that name already is exchanged at once; a tree of an object store is not: object by object
+        /// Replace an existing destination in one step; a tree of an object store is replaced object by object
         #[arg(long)]
         replace: bool,
     },
@@ -458,7 +457,7 @@ pub(crate) enum DataCommand {
         #[arg(long, value_name = "DIR")]
         store: Option<PathBuf>,
     },
-    /// Remove a dataset from the nodes, or what dead runs have left there; with --object, an object from the node's store
+    /// Remove a dataset from the nodes, or leftovers of dead runs; with --object, an object from the node's store
     Rm {
         /// The dataset (`mesh`, `foam/mesh`), or the object's key
         #[arg(required_unless_present = "orphans")]
@@ -468,9 +467,9 @@ pub(crate) enum DataCommand {
         /// The version of an object, or of a site's dataset [default: all of them]
         #[arg(long, value_name = "N")]
         number: Option<u64>,
-        /// Of a site: what lies on its nodes and belongs to no dataset that is known, as far as it is yours. Elsewhere,
-        /// of all workflows of this state folder that no run is active of: what lies in their folders on the tiers that any of
-        /// their runs used, but for what is to be kept and what the newest run can be resumed with. On this machine, and
+        /// Of a site: your data on its nodes that belongs to no known dataset. Elsewhere,
+        /// of all workflows of this state folder without an active run: the data in their folders on the tiers that any of their runs
+        /// used, except data to be kept and data that the newest run needs to resume. On this machine, and
         /// inside an allocation on its nodes
         #[arg(long, conflicts_with_all = ["dataset", "object"])]
         orphans: bool,
@@ -483,12 +482,12 @@ pub(crate) enum DataCommand {
         /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
     },
-    /// Let a dataset go now that nobody needs it, with all its versions: the opposite of `pin`
+    /// Allow a dataset that nobody needs to be removed now, with all its versions: the opposite of `pin`
     Release {
         /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
     },
-    /// Copy a dataset to the external store, verify it there and free its place on the nodes
+    /// Copy a dataset to the external store, verify it there and free its space on the nodes
     Drain {
         /// The dataset: `mesh`, or `foam/mesh` where several workflows have one
         dataset: String,
@@ -500,7 +499,7 @@ pub(crate) enum DataCommand {
     },
 }
 
-/// Whether an object is meant, and where it is.
+/// Whether the name is an object's, and where the object is.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ObjectArgs {
     /// It is an object of the node's store, not a dataset (docs/guide/objects.md)
@@ -517,15 +516,15 @@ pub(crate) enum BenchCommand {
     Stage(crate::bench::stage::Args),
     /// The papers' producer and consumer, by target and with or without the page cache
     Workflow(crate::bench::workflow::Args),
-    /// The planner of a site: what a step takes, and whole simulations
+    /// The planner of a site: the time of a step, and whole simulations
     Plan(crate::bench::plan::Args),
     /// Policies on workflows, over how much of the time is reading and writing outside
     Policies(crate::bench::policies::Args),
     /// Policies on a trace of batch jobs with workflows mixed in
     Mixed(crate::bench::mixed::Args),
-    /// What sealing costs, beside plain copies on the same medium
+    /// The cost of encryption, beside plain copies on the same medium
     Crypt(crate::bench::crypt::Args),
-    /// What checkpoints cost, beside memcpy of the same bytes
+    /// The cost of checkpoints, beside memcpy of the same bytes
     Ckpt(crate::bench::ckpt::Args),
     /// Queue pairs to storage memory, beside the same copies without a queue
     Dsa(crate::bench::dsa::Args),
@@ -533,7 +532,7 @@ pub(crate) enum BenchCommand {
     Block(crate::bench::block::Args),
     /// HDF5 through tarn's file driver, beside its own drivers for files and memory
     Hdf5(crate::bench::hdf5::Args),
-    /// What many nodes need: transfers between two nodes beside bare TCP streams, tasks of tarnd
+    /// For many nodes: transfers between two nodes beside bare TCP streams, tasks of tarnd
     Cluster(crate::bench::cluster::Args),
 }
 

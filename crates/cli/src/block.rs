@@ -35,7 +35,7 @@ const MAX_FOLDERS: u32 = 100;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BlockCommand {
-    /// Serve a partition by the NBD protocol until it is told to end (SIGTERM, SIGINT); says the URI for clients
+    /// Serve a partition by the NBD protocol until SIGTERM or SIGINT; prints the URI for clients
     Serve(ServeArgs),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct ServeArgs {
     /// With several partitions: the size of such a block, a multiple of 4 KiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     block: Option<u64>,
-    /// Listen at this socket [default: one in a folder of its own]
+    /// Listen at this socket [default: one in a new folder]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
     /// Listen at this address instead, such as 10.0.0.5:10809 or [::1]:10809
@@ -70,7 +70,7 @@ pub(crate) struct ServeArgs {
     /// Open the partition to be read only
     #[arg(long)]
     read_only: bool,
-    /// Refuse a partition that lies in memory, where what was flushed does not outlive a loss of power
+    /// Refuse a partition in memory, where flushed data does not survive a loss of power
     #[arg(long)]
     no_volatile: bool,
     /// Requests of a connection at the same time
@@ -101,7 +101,7 @@ pub(crate) fn block(cli: &Cli, command: &BlockCommand) -> CliResult {
     loop {
         if let Some(status) = server.nbdkit.try_wait().exit(Exit::State)? {
             let text = format!(
-                "nbdkit has ended by itself ({status}); its messages are above, and what it had answered is in the partition"
+                "nbdkit has ended by itself ({status}); its messages are above, and every answered request is in the partition"
             );
             return Err(CliError::new(Exit::State, text));
         }

@@ -30,7 +30,7 @@ pub(crate) enum CkptCommand {
         run: Option<OsString>,
         #[command(flatten)]
         place: Place,
-        /// The folder on the external store that the program was told
+        /// The program's folder on the external store
         #[arg(long, value_name = "DIR", env = "TARN_PHX_EXTERNAL")]
         external: Option<PathBuf>,
     },
@@ -54,21 +54,21 @@ pub(crate) enum CkptCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Bring a version of a program that has ended to an external store, which outlives this node
+    /// Copy a version of a program that has ended to an external store, which outlives this node
     Drain(drain::DrainArgs),
-    /// Bring what programs that died have left in memory to their arenas on the tier
+    /// Copy staged data that dead programs left in memory to their arenas on the tier
     Destage(destage::DestageArgs),
-    /// How likely a checkpoint is lost, how often to make one, what it costs in energy, and what to choose
+    /// Models: the probability of losing a checkpoint, the best interval, the energy, and advice
     Model(Box<model::ModelArgs>),
 }
 
 /// Where checkpoints are.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Place {
-    /// The folder on the persistent tier that the program was told
+    /// The program's folder on the persistent tier
     #[arg(long, value_name = "DIR", env = "TARN_PHX_TIER")]
     tier: PathBuf,
-    /// The folder in memory that the program was told
+    /// The program's folder in memory
     #[arg(
         long,
         value_name = "DIR",
@@ -82,7 +82,7 @@ impl Place {
     /// Where what is staged is not, and what to do.
     fn is_not_in_memory(&self) -> String {
         format!(
-            "is not in {}: if the program was told another folder in memory, give that as --memory",
+            "is not in {}: if the program uses another folder in memory, give that as --memory",
             printable(self.memory.as_os_str().as_bytes())
         )
     }
@@ -135,7 +135,7 @@ fn no_version(
     there.sort_unstable();
     there.dedup();
     let list = match &there[..] {
-        [] => "there is none".to_owned(),
+        [] => "none is stored here".to_owned(),
         some => {
             let names: Vec<String> = some.iter().copied().map(named).collect();
             format!("there are {}", names.join(", "))
@@ -177,6 +177,16 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
         }
     }
     out
+}
+
+/// Why a program has no version to list or verify.
+fn none_here(run: &shelf::Run<'_>, is_readable: bool) -> String {
+    use shelf::Named;
+    let name = run.printable();
+    match is_readable {
+        true => format!("`{name}` has not committed a checkpoint on this node yet"),
+        false => format!("no version of `{name}` on this node can be read"),
+    }
 }
 
 #[cfg(test)]

@@ -213,7 +213,7 @@ fn ls(cli: &Cli) -> CliResult {
         return Ok(Exit::Success);
     }
     if rows.is_empty() {
-        say!("no data lies on the nodes");
+        say!("no data is stored on the nodes");
         return Ok(Exit::Success);
     }
     out!(
@@ -310,7 +310,7 @@ pub(crate) fn remove(
     let changes: Vec<_> = removed.chain(let_go).collect();
     if !far.is_empty() {
         say!(
-            "{} lie on {}, which only a run in an allocation that has them reaches: the next `tarn run` there, or `tarn data rm --orphans`, removes them",
+            "{} are stored on {}, which only a run in an allocation that has them reaches: the next `tarn run` there, or `tarn data rm --orphans`, removes them",
             Bytes(far.iter().map(|r| r.stored).sum()),
             elsewhere(far.iter().copied())
         );

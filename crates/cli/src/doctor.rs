@@ -172,7 +172,7 @@ fn images() -> Finding {
     if let Err(why) = cluster::images(false) {
         return finding(WHAT, false, format!("{why}; no `restart = \"image\"`"));
     }
-    let said = "CRIU: steps may say `restart = \"image\"`";
+    let said = "CRIU: steps may have `restart = \"image\"`";
     match cluster::images(true) {
         Ok(()) => finding(
             WHAT,

@@ -33,11 +33,11 @@ pub(crate) enum H5Command {
         /// The partition; several that are to hold it block by block, with commas between them
         #[arg(value_delimiter = ',', required = true)]
         partitions: Vec<PathBuf>,
-        /// Bytes in one of several partitions before it is the next one's turn: a multiple of 4 KiB
+        /// Bytes in one of several partitions before the next one follows: a multiple of 4 KiB
         #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1 MiB")]
         block: u64,
     },
-    /// The HDF5 files that lie in partitions of a folder
+    /// The HDF5 files in partitions of a folder
     Ls {
         /// The folder
         folder: PathBuf,

@@ -75,7 +75,7 @@ fn waits_for(workflow: &Workflow, history: &History, step: &Step) -> Vec<String>
 fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: &str) -> String {
     if what.is_empty() {
         return format!(
-            "nothing has failed in {run} so far; `tarn why STEP` and `tarn why DATASET` say why something was done"
+            "nothing has failed in {run} so far; `tarn why STEP` and `tarn why DATASET` explain what was done"
         );
     }
     let text = format!("{run} has decided nothing about `{what}`");
@@ -96,7 +96,7 @@ fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: 
     match hints.is_empty() {
         true => format!("{text}: it was neither moved nor removed"),
         false => format!(
-            "{text}: it was neither moved nor removed, and lies where it was made; {} tells why it was made there",
+            "{text}: it was neither moved nor removed, and is stored where it was made; {} shows why it was made there",
             hints.join(", ")
         ),
     }
@@ -131,7 +131,7 @@ pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
             return Err(CliError::new(
                 Exit::Busy,
                 format!(
-                    "{run}{} was told to stop and has not ended within {} s",
+                    "{run}{} was asked to stop and has not ended within {} s",
                     holder
                         .as_ref()
                         .map_or_else(String::new, |h| format!(" ({h})")),
@@ -141,7 +141,7 @@ pub(crate) fn cancel(cli: &Cli, which: &WhichRun) -> CliResult {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    say!("{run} has stopped; `tarn resume` goes on from here");
+    say!("{run} has stopped; `tarn resume` continues from here");
     Ok(Exit::Success)
 }
 

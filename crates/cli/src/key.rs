@@ -23,8 +23,7 @@ pub(crate) enum KeyCommand {
     Rotate {
         /// State folders whose data was sealed with the old keys [default: `--state`, or `.tarn` here, if there is one]
         states: Vec<PathBuf>,
-        /// Then forget the old keys: what other state folders have, and encrypted checkpoints and objects that were made before, cannot be
-        /// opened any more
+        /// Then forget the old keys: data of other state folders, and older encrypted checkpoints and objects, cannot be opened any more
         #[arg(long)]
         drop: bool,
     },
@@ -42,7 +41,7 @@ pub(crate) fn key(cli: &Cli, command: &KeyCommand) -> CliResult {
             let id = key.id();
             keys::write(&path, &KeyRing::new(key), false).exit(Exit::State)?;
             say!(
-                "key {id} is in {}; keep a copy where nobody else reads it: without it, what is sealed with it is lost",
+                "key {id} is in {}; keep a copy where nobody else reads it: without it, the data sealed with it is lost",
                 path.display()
             );
         }
@@ -62,7 +61,7 @@ pub(crate) fn key(cli: &Cli, command: &KeyCommand) -> CliResult {
                 keys::write(&path, &all, true).exit(Exit::State)?;
             }
             say!(
-                "key {} is the newest in {}; {anew} keys of data were wrapped anew",
+                "key {} is the newest in {}; {anew} keys of data were wrapped again",
                 all.newest().id(),
                 path.display()
             );

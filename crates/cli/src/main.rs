@@ -157,7 +157,7 @@ fn dispatch(cli: &Cli) -> CliResult {
         )),
         Command::Enter(_) => Err(CliError::new(
             Exit::Usage,
-            "tarn enter works in what a step of several nodes starts",
+            "tarn enter works in processes that a step of several nodes starts",
         )),
     }
 }

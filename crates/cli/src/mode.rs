@@ -24,9 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) enum ModeCommand {
     /// The mode, by socket, with modules, regions, namespaces and devices
     Show(ShowArgs),
-    /// What a change would take: commands, what they destroy, how long, and why it is refused
+    /// Plan a change: its commands, the data that they destroy, its time, and why it is refused
     Plan(ChangeArgs),
-    /// Change it; needs root. What is in use is not touched unless it is named
+    /// Change it; needs root. Devices in use are not touched unless they are named
     Set(ChangeArgs),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct ChangeArgs {
     /// The DAX device, such as dax0.0 [default: the only one]
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// What may be destroyed: namespaces or devices by name, in use or not; `idle` is all that nobody uses
+    /// Namespaces or devices that may be destroyed, by name, in use or not; `idle` is all that nobody uses
     #[arg(
         long,
         value_name = "NAME,...",
@@ -161,7 +161,10 @@ fn show(cli: &Cli, args: &ShowArgs) -> CliResult {
         }))?;
         return Ok(Exit::Success);
     }
-    out!("mode        {present} (as {} says)", told_by(&inventory))?;
+    out!(
+        "mode        {present} (according to {})",
+        told_by(&inventory)
+    )?;
     if let Some(pending) = inventory.pending() {
         out!("pending     {pending}: a reboot makes it so")?;
     }
@@ -290,7 +293,7 @@ fn set(cli: &Cli, args: &ChangeArgs) -> CliResult {
         let words: Vec<&str> = change.args.iter().map(String::as_str).collect();
         let failed = |why: String| {
             let text = format!(
-                "`{line}` failed: {why}; what was done before it stays done: mend the cause and run the same again"
+                "`{line}` failed: {why}; the commands before it stay done: mend the cause and run the same again"
             );
             CliError::new(Exit::WorkflowFailed, text)
         };

@@ -13,14 +13,14 @@ use tarn_sys::users;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PartitionCommand {
-    /// Make a partition of zeros; all of its room is taken
+    /// Make a partition of zeros; all of its space is reserved
     Create {
         /// /FOLDER/NAME or ./NAME, used by programs themselves; SPACE/NAME or NODE:SPACE/NAME of tarnd
         name: PathBuf,
         /// Such as `4 GiB`
         #[arg(value_parser = size)]
         bytes: u64,
-        /// Who else may have it: user:NAME or group:NAME to read, user:NAME:rw to write too. Again for more
+        /// Who else may use it: user:NAME or group:NAME to read, user:NAME:rw to write too. May be given several times
         #[arg(long = "grant", value_name = "WHO", value_parser = grant)]
         grants: Vec<Grant>,
         /// Bytes that it is written by at least, a power of two of 512 B to 16 KiB, or `mapped` [default: memory is mapped, a disk written by
@@ -28,7 +28,7 @@ pub(crate) enum PartitionCommand {
         #[arg(long, value_name = "BYTES|mapped", value_parser = unit)]
         unit: Option<u32>,
     },
-    /// Give one that nobody has open another size
+    /// Resize a partition that nobody has open
     Resize {
         /// The partition
         name: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) enum PartitionCommand {
         /// /FOLDER, ./FOLDER, SPACE or SPACE/FOLDER, NODE:SPACE or NODE:SPACE/FOLDER
         folder: PathBuf,
     },
-    /// Take away one that nobody has open
+    /// Remove a partition that nobody has open
     Rm {
         /// The partition
         name: PathBuf,

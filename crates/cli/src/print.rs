@@ -78,7 +78,7 @@ fn stdout(text: &str) -> CliResult<()> {
         Some((_, why)) => Err(CliError::new(
             Exit::State,
             format!(
-                "cannot write to standard output: {why}; what was printed is incomplete: free space, or redirect it elsewhere"
+                "cannot write to standard output: {why}; the output is incomplete: free space, or redirect it elsewhere"
             ),
         )),
     }

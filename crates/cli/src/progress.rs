@@ -195,11 +195,11 @@ impl Watcher {
                     // One every so often: `tarn status` and the report tell of them.
                     Imaged::Taken { .. } | Imaged::Copied { .. } => return None,
                     Imaged::NotTaken { why } => {
-                        format!("{name}: no image of its processes was taken, it goes on: {why}")
+                        format!("{name}: no image of its processes was taken, it continues: {why}")
                     }
-                    Imaged::Restored { id } => format!("{name} goes on from image {id}"),
+                    Imaged::Restored { id } => format!("{name} resumes from image {id}"),
                     Imaged::NotCopied { id, at, why } => format!(
-                        "{name}: no copy of image {id} was made on {}, it goes on: {why}",
+                        "{name}: no copy of image {id} was made on {}, it continues: {why}",
                         self.history.node_name(at.node)
                     ),
                     Imaged::NotRestored { id, why } => {
@@ -225,9 +225,10 @@ impl Watcher {
                 whole.len()
             )),
             Event::Interrupted { signal } => Some(format!("stopping (signal {signal})")),
-            Event::Resumed { found, .. } => {
-                Some(format!("goes on; {} replica(s) found", found.len()))
-            }
+            Event::Resumed { found, .. } => Some(format!(
+                "the run continues; {} replica(s) found",
+                found.len()
+            )),
             _ => None,
         }
     }

@@ -44,25 +44,25 @@ pub(crate) struct Args {
     /// Small sizes, few repetitions: a quarter of an hour in all
     #[arg(long)]
     quick: bool,
-    /// What there is, what each needs, and how long each and all of them take
+    /// List the experiments, what each needs, and how long each and all of them take
     #[arg(long, conflicts_with_all = ["names", "quick", "render"])]
     list: bool,
     /// The page [default: results.html; none with --markdown]
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Where what the page is drawn from is kept [default: beside the page, with the ending .json]
+    /// The file for the results that the page is made from [default: beside the page, with the ending .json]
     #[arg(long, value_name = "FILE", conflicts_with = "render")]
     results: Option<PathBuf>,
-    /// Measure nothing: draw the page from what was kept
+    /// Measure nothing: make the page from kept results
     #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "quick"])]
     render: Option<PathBuf>,
-    /// With --render: print what the papers claim and what was found as a table in Markdown, that of research/results.md
+    /// With --render: print the papers' claims and the results as a table in Markdown, that of research/results.md
     #[arg(long, requires = "render", conflicts_with = "json")]
     markdown: bool,
     /// The folder of the experiments [default: research/experiments of the source tree that this tarn was built in]
     #[arg(long, value_name = "DIR", env = "TARN_EXPERIMENTS")]
     experiments: Option<PathBuf>,
-    /// Where experiments may have files, on a disk and not in /tmp, which nodes of test clusters have of their own
+    /// A folder for the experiments' files, on a disk and not in /tmp, which each node of a test cluster has for itself
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
 }
@@ -250,7 +250,7 @@ fn about(folder: &Path, name: &str, signals: &Signals) -> Result<About, String> 
     match child.wait(ABOUT, signals) {
         Ended::Said(text) => serde_json::from_slice(&text).map_err(|e| {
             format!(
-                "{} says of itself what cannot be read: {e}",
+                "the description of {} cannot be read: {e}",
                 program.display()
             )
         }),
@@ -287,7 +287,7 @@ fn list(cli: &Cli, folder: &Path, names: &[String], signals: &Signals) -> CliRes
         let Minutes { quick, full } = all;
         let (most_quick, most_full) = (evidence::QUICK_MINUTES, evidence::FULL_MINUTES);
         out!(
-            "all: {quick:.1} min with --quick, meant to be at most {most_quick}; {full:.1} min else, meant to be at most {most_full}"
+            "all: {quick:.1} min with --quick, target at most {most_quick}; {full:.1} min without, target at most {most_full}"
         )?;
     }
     Ok(Exit::Success)

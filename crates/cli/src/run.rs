@@ -217,7 +217,7 @@ pub(crate) fn start(
     let abilities = Abilities {
         encryption: multi_node
             .clone()
-            .map_err(|why| format!("what a step sees of it in clear needs namespaces: {why}")),
+            .map_err(|why| format!("a step's unencrypted view of it needs namespaces: {why}")),
         multi_node,
         shared: world.one_namespace(),
         images: world.images(),
@@ -275,7 +275,7 @@ pub(crate) fn resume(cli: &Cli, args: &ResumeArgs) -> CliResult {
         Found::Same(reached) => reached.map(|r| *r),
         Found::Other(why) => {
             say!(
-                "{why}: what is left is done by a new run, which takes over what {name} has done and can still be reached"
+                "{why}: a new run does the rest; it takes over the results of {name} that can still be reached"
             );
             drop((lock, opened, engine));
             let args = allocation::as_begun(&begun, &files, args)?;
@@ -492,7 +492,7 @@ fn finish(
         Outcome::Done => return printed.map(|()| Exit::Success),
         Outcome::Failed => {
             say!(
-                "error: {} failed; `tarn why` says why. `tarn resume` continues it; after a change of an input, a script or the workflow \
+                "error: {} failed; `tarn why` shows why. `tarn resume` continues it; after a change of an input, a script or the workflow \
                  file: `tarn run`",
                 start.run
             );
@@ -504,7 +504,7 @@ fn finish(
         }
         Outcome::Interrupted(signal) => {
             say!(
-                "{} was interrupted; `tarn resume` goes on from here",
+                "{} was interrupted; `tarn resume` continues from here",
                 start.run
             );
             if signal == 2 {

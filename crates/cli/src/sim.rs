@@ -108,7 +108,8 @@ fn compare(cli: &Cli, args: &SimArgs) -> CliResult {
     }
     let jobs = workload.jobs.len() as u64;
     if jobs > 0 && summaries.iter().any(|s| s.refused == jobs) {
-        let message = "none of the jobs can run on this machine; the notes above say what lacks";
+        let message =
+            "none of the jobs can run on this machine; the notes above list what is missing";
         return Err(CliError::new(Exit::NoRoom, message));
     }
     Ok(Exit::Success)
@@ -163,7 +164,7 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
     let of_flows = args.of_flows();
     if loaded.workload.flows.is_empty() && !of_flows.is_empty() {
         say!(
-            "note: {} change nothing: they concern workflows, and there is none here",
+            "note: {} change nothing: they concern workflows, and there are none here",
             of_flows.join(", ")
         );
     }

@@ -21,6 +21,7 @@ use std::time::Duration;
 use tarn_base::codes::Exit;
 use tarn_base::energy::Draw;
 use tarn_base::units::{Bytes, Elapsed};
+use tarn_base::workflow::{Role, Workflow};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Ask, Chain, Job, Said, Stage, Staging, Submitted};
 
@@ -29,15 +30,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SlurmCommand {
-    /// Whether the `#TARN` lines of a job's script make sense: reads nothing else, asks nobody
+    /// Check the `#TARN` lines of a job's script, and print what they declare; reads nothing else
     Check(CheckArgs),
-    /// Writes tarn's part of Slurm's configuration, checks it (--check), or takes it out (--remove)
+    /// Write tarn's part of Slurm's configuration, check it (--check), or remove it (--remove)
     Install(install::InstallArgs),
-    /// No new jobs with `#TARN` lines; those that are there go on
+    /// No new jobs with `#TARN` lines; those that are there continue
     Off {
         #[command(flatten)]
         conf: install::ConfArgs,
-        /// Why: sbatch tells it to users
+        /// The reason, which sbatch shows to users
         #[arg(trailing_var_arg = true)]
         reason: Vec<String>,
     },
@@ -46,7 +47,7 @@ pub(crate) enum SlurmCommand {
         #[command(flatten)]
         conf: install::ConfArgs,
     },
-    /// Takes a job in
+    /// Register a job
     Setup {
         /// The job
         job: Job,
@@ -58,22 +59,22 @@ pub(crate) enum SlurmCommand {
         /// The job
         job: Job,
     },
-    /// The gate: returns when all that a job reads is on its nodes
+    /// The gate: returns when all data that a job reads is on its nodes
     PreRun {
         /// The job
         job: Job,
     },
-    /// A job's script has ended: what it wrote is published
+    /// A job's script has ended: its output is published
     PostRun {
         /// The job
         job: Job,
     },
-    /// What has a `dest` goes there
+    /// Data with a `dest` is copied there
     DataOut {
         /// The job
         job: Job,
     },
-    /// A job is over: what nobody needs of it is removed
+    /// A job is over: its data that nobody needs is removed
     Teardown {
         /// The job
         job: Job,
@@ -81,7 +82,7 @@ pub(crate) enum SlurmCommand {
         #[arg(long)]
         hurry: bool,
     },
-    /// The end of a workflow told by --workflow-... was named: its first job is released
+    /// The end of a workflow with --workflow-... options was named: its first job is released
     Whole {
         /// The job before the last one
         prior: Job,
@@ -89,7 +90,7 @@ pub(crate) enum SlurmCommand {
         #[arg(long, value_name = "UID")]
         user: u32,
     },
-    /// The last job of a workflow was submitted: what nobody reads any more may go
+    /// The last job of a workflow was submitted: data that nobody reads any more may be removed
     End {
         /// The workflow's name
         workflow: String,
@@ -99,13 +100,13 @@ pub(crate) enum SlurmCommand {
         /// Forget the older secrets: not while a node has keys that they wrap
         #[arg(long)]
         drop: bool,
-        /// Forget them, whatever is lost by it
+        /// Forget them, even if data is lost
         #[arg(long, requires = "drop")]
         force: bool,
     },
     /// The nodes, as the controller knows them
     Status,
-    /// What has become of a job's data, and why it waits
+    /// The state of a job's data, and why it waits
     Why {
         /// The job
         job: Job,
@@ -204,10 +205,39 @@ pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
 
 pub(crate) fn check(args: &CheckArgs) -> CliResult {
     install::refused_while_off(&args.conf)?;
-    if let Some((script, _)) = job::read(&args.script, std::path::Path::new("/"))? {
-        job::possible(&script)?;
-    }
+    let script = job::read(&args.script, std::path::Path::new("/"))?;
+    let Some((script, _)) = script else {
+        out!("ok: the script has no `#TARN` lines")?;
+        return Ok(Exit::Success);
+    };
+    job::possible(&script)?;
+    out!("ok: {}", found(&script.parsed.workflow))?;
     Ok(Exit::Success)
+}
+
+/// What the `#TARN` lines of a job's script declare.
+fn found(workflow: &Workflow) -> String {
+    let mut parts = vec![format!("workflow `{}`", workflow.name)];
+    for step in &workflow.steps {
+        for (role, verb) in [
+            (Role::In, "reads"),
+            (Role::Out, "writes"),
+            (Role::Inout, "changes"),
+        ] {
+            let uses = step.uses.iter().filter(|used| used.role == role);
+            let data = uses.filter_map(|used| workflow.data.get(used.data.at()));
+            let names: Vec<_> = data.map(|data| format!("`{}`", data.name)).collect();
+            if !names.is_empty() {
+                parts.push(format!("{verb} {}", names.join(", ")));
+            }
+        }
+    }
+    for data in &workflow.data {
+        if let Some(dest) = &data.dest {
+            parts.push(format!("copies `{}` to {}", data.name, dest.display()));
+        }
+    }
+    parts.join("; ")
 }
 
 fn read(job: Job, args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {
@@ -232,7 +262,7 @@ fn read(job: Job, args: &SubmittedArgs, about: &job::About) -> CliResult<Option<
     }))
 }
 
-/// Takes a job in, and has Slurm know what it waits for, and where it would best run.
+/// Register a job, and has Slurm know what it waits for, and where it would best run.
 fn set_up(controller: &Controller, job: Job, submitted: Submitted) -> CliResult {
     let stage = Stage::Setup(Box::new(submitted));
     let ask = Ask::Stage(Staging { job, stage });
@@ -265,7 +295,7 @@ pub(crate) fn refused(why: &Refusal) -> CliError {
 pub(crate) fn unexpected(said: &Said) -> CliError {
     CliError::new(
         Exit::Internal,
-        format!("the controller says what was not asked: {said:?}"),
+        format!("the controller sent an unexpected reply: {said:?}"),
     )
 }
 

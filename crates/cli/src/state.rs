@@ -59,7 +59,7 @@ fn be_owner(dir: &StateDir) -> CliResult<()> {
     };
     let (user, group) = (owner.uid(), owner.gid());
     say!(
-        "note: {} belongs to user {user}: tarn goes on with that user's rights",
+        "note: {} belongs to user {user}: tarn continues with that user's rights",
         dir.0.display()
     );
     tarn_sys::process::be_user(user, group).map_err(|e| {

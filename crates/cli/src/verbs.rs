@@ -29,7 +29,7 @@ const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 pub(crate) enum VerbsCommand {
     /// Run a program of RDMA verbs, which finds the device tarn0 (docs/guide/verbs.md)
     Exec(ExecArgs),
-    /// Serve partitions to such programs until it is told to end (SIGTERM, SIGINT)
+    /// Serve partitions to such programs until SIGTERM or SIGINT
     Serve(ServeArgs),
 }
 
@@ -62,7 +62,7 @@ struct How {
     /// When a write to a partition is complete
     #[arg(long, value_enum, default_value_t)]
     level: Level,
-    /// What is to be persistent may lie in memory, which outlives programs only
+    /// Persistent data may be in memory, which outlives programs only
     #[arg(long)]
     volatile: bool,
     /// Partitions are read, and not written
@@ -76,7 +76,7 @@ enum Level {
     /// Every later read sees it
     #[default]
     Visible = 2,
-    /// It outlives a loss of power
+    /// It survives a loss of power
     Persistent = 3,
 }
 
@@ -150,7 +150,7 @@ fn become_it(command: &mut Command, program: &OsStr, folder: &Path) -> CliResult
         .any(|byte| b" :$".contains(byte))
     {
         let text = format!(
-            "{} has a space, a colon or a dollar sign in its path, which LD_PRELOAD cannot say",
+            "{} has a space, a colon or a dollar sign in its path, which LD_PRELOAD cannot hold",
             library.display()
         );
         return Err(CliError::new(Exit::Usage, text));

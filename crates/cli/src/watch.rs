@@ -33,7 +33,7 @@ pub(crate) fn status(cli: &Cli, args: &StatusArgs) -> CliResult {
             screen.clear()?;
             print::text(&status.to_string())?;
             if status.alive == Some(false) && status.outcome == OutcomeName::Unfinished {
-                out!("its process is gone; `tarn resume` goes on from here")?;
+                out!("its process is gone; `tarn resume` continues from here")?;
             }
         } else if draws {
             screen.draw(&status)?;

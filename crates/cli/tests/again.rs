@@ -332,7 +332,7 @@ fn what_runs_only_because_its_data_is_gone_is_told_before() {
 #[test]
 fn a_plan_says_what_the_end_of_an_allocation_would_take() {
     let site = Site::new(&makes("w", "dest = \"out\"", "echo 1 > $TARN_r/x"));
-    let said = "what was made of `r` by then goes with its nodes; `on_failure = \"drain\"`";
+    let said = "the parts of `r` made by then are lost with its nodes; `on_failure = \"drain\"`";
     assert!(plan(&site).exits(0).out.contains(said));
     let kept = makes(
         "w",

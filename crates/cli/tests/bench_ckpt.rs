@@ -70,7 +70,10 @@ fn what_a_node_has_lost_comes_over_a_link_that_is_measured_beside_it() {
     let ran = site.tarn(&args).exits(0);
     let value = ran.summary();
     let results = value["results"].as_array().expect("results");
-    let lacking = ran.err.matches("is skipped: there is none").count();
+    let lacking = ran
+        .err
+        .matches("is skipped: the link is not available")
+        .count();
     if lacking > 0 {
         eprintln!(
             "SKIPPED: a link needs a network namespace, ip and tc: {}",

@@ -113,7 +113,7 @@ impl Kept {
     /// What is told of what is staged and not there.
     fn is_not_in_memory(&self) -> String {
         format!(
-            "is not in {}: if the program was told another folder in memory, give that as --memory",
+            "is not in {}: if the program uses another folder in memory, give that as --memory",
             self.site.path("memory").display()
         )
     }
@@ -195,7 +195,10 @@ fn versions_are_listed_with_what_can_be_restored_of_them() {
         ]
     );
     assert!(lines.iter().all(|l| l["schema"] == 1 && l["run"] == "heat"));
-    let table = kept.tarn(&["ls"]).exits(0).says("`wave` has no version");
+    let table = kept
+        .tarn(&["ls"])
+        .exits(0)
+        .says("`wave` has not committed a checkpoint");
     let second = table.out.lines().nth(2).expect("three lines and a head");
     let words: Vec<&str> = second.split_whitespace().collect();
     assert_eq!(words[..6], ["heat", "1.2", "durable", "3", "of", "3"]);
@@ -208,7 +211,7 @@ fn versions_are_listed_with_what_can_be_restored_of_them() {
     }
     kept.memory("heat", 2, 3, "buddy");
     let why = &kept.json(&["ls", "heat"], 0)[0]["why_not"];
-    let gone = format!("what is staged of rank 1 {}", kept.is_not_in_memory());
+    let gone = format!("the staged data of rank 1 {}", kept.is_not_in_memory());
     assert_eq!(why, &gone);
     // Of another arena, whatever it is called.
     let other = kept.memory("heat", 0, 3, "staging");
@@ -238,7 +241,7 @@ fn the_medium_says_what_a_loss_of_power_leaves() {
         .tarn(&arguments)
         .exits(0)
         .says(" lost ")
-        .says("is memory");
+        .says("on a tier in memory");
     let there = kept.site.tarn(&[&arguments[..], &["--json"]].concat());
     assert_eq!(there.exits(0).summary()["power_fail"], "lost");
     assert!(["lost", "synced", "flushed", "fenced"].contains(&here.as_str().unwrap()));
@@ -527,8 +530,14 @@ fn what_is_not_there_is_answered_with_what_is() {
             .says("no version 1.9 here: there are 1.1, 1.2");
         kept.tarn(&[command, "heat", "nine"]).exits(2);
     }
-    kept.tarn(&["show", "wave"]).exits(7).says("there is none");
-    kept.tarn(&["verify", "wave"]).exits(0).says("no version");
+    kept.tarn(&["show", "wave"])
+        .exits(7)
+        .says("none is stored here");
+    for command in ["ls", "verify"] {
+        kept.tarn(&[command, "wave"])
+            .exits(0)
+            .says("`wave` has not committed a checkpoint on this node yet");
+    }
     let none = kept.site.tarn(&["ckpt", "ls", "--tier", "nowhere"]);
     none.exits(7).says("cannot read nowhere");
     let mut command = kept.site.command(&["ckpt", "ls"]);

@@ -56,7 +56,7 @@ impl Node {
     fn is_not_in(&self, memory: &str) -> String {
         let folder = self.site.path(memory);
         let folder = folder.display();
-        format!("is not in {folder}: if the program was told another folder in memory")
+        format!("is not in {folder}: if the program uses another folder in memory")
     }
 
     fn loses_its_memory(&self) {
@@ -113,7 +113,7 @@ fn what_waits_in_memory_is_brought_to_the_tier_once_and_outlives_memory() {
     // What memory has lost is told, and stays what it is.
     node.loses_its_memory();
     let lost = node.tarn(&["destage", "heat"]).exits(1);
-    let lost = lost.says("version 2.1 of heat, rank 0: what was staged of it is damaged, or ");
+    let lost = lost.says("version 2.1 of heat, rank 0: its staged data is damaged, or ");
     lost.says(&node.is_not_in("memory"));
     node.begin("heat", Some(1)).end().unwrap();
     node.tarn(&["destage", "heat"])

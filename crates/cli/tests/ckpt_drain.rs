@@ -189,8 +189,8 @@ fn what_a_killed_program_had_staged_goes_on_on_other_nodes_and_other_numbers_of_
         fs::remove_file(file).unwrap();
     }
     let damaged = program.tarn(&["drain", "heat", "2.1"]).exits(1);
-    let damaged = damaged.says("what is staged of rank 0's part of version 2.1 is not in ");
-    damaged.says("if the program was told another folder in memory");
+    let damaged = damaged.says("the staged data of rank 0's part of version 2.1 is not in ");
+    damaged.says("if the program uses another folder in memory");
     assert_eq!(program.latest().unwrap(), Some(id(1, 3)));
     program.lose_nodes();
     program.start(3, Some(id(1, 3)), 1, drop);

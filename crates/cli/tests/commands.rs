@@ -239,7 +239,7 @@ fn a_step_copies_by_itself_whole_or_not_at_all() {
         .says("only one of");
     copy(&["raw", "raw/a/inside"])
         .exits(2)
-        .says("lie in each other");
+        .says("contains the other");
     copy(&["nothing", "grid"]).exits(2).says("is not there");
     // A destination that has no room, or that cannot be written, is as it was.
     copy(&["raw", "/proc/tarn"]).exits(1);

@@ -90,7 +90,7 @@ fn the_result_is_right_and_what_stays_is_sealed() {
     assert_eq!(site.read("got/a.txt"), "kryptonite one\n2\n");
     site.tarn(&["key", "rotate", "--drop"])
         .exits(0)
-        .says("2 keys of data were wrapped anew");
+        .says("2 keys of data were wrapped again");
     site.tarn(&["data", "get", "counts", "again"]).exits(0);
     assert_eq!(site.read("again/b.txt"), "two kryptonite\n2\n");
     site.tarn(&["data", "rm", "counts"]).exits(0);

@@ -377,9 +377,9 @@ fn a_program_that_is_killed_twice_goes_on_from_its_images() {
     counting.may_end();
     let ran = Ran::end(child).exits(0);
     counting.is_right(3);
-    let ran = ran.says("count goes on from image 1.");
+    let ran = ran.says("count resumes from image 1.");
     let ran = ran
-        .says("count goes on from image 2.")
+        .says("count resumes from image 2.")
         .says("(2nd restart)");
     ran.says("images    count: ");
     assert!(counting.page().contains("Images of processes"));
@@ -410,7 +410,7 @@ fn after_kill_9_of_tarn_it_goes_on_though_the_machines_clock_has_gone_back() {
     counting.may_end();
     let ran = counting.tarn(&["resume"]).exits(0);
     counting.is_right(2);
-    ran.says("count goes on from image 1.");
+    ran.says("count resumes from image 1.");
 }
 
 /// The newest image has lost its last bytes, another was being taken: neither is used.
@@ -451,7 +451,7 @@ fn after_a_loss_of_power_it_goes_on_from_the_newest_image_that_is_whole() {
     let ran = counting.tarn(&["resume"]).exits(0);
     counting.is_right(2);
     let ran = ran.says(&format!("image {name} cannot be used and was removed"));
-    ran.says(&format!("count goes on from image {}", images[0].1));
+    ran.says(&format!("count resumes from image {}", images[0].1));
     counting.site.leaves_nothing_on_its_tier();
 }
 
@@ -471,7 +471,7 @@ fn a_kill_while_an_image_is_taken_leaves_the_one_before() {
     counting
         .tarn(&["resume"])
         .exits(0)
-        .says("count goes on from image 1.");
+        .says("count resumes from image 1.");
     counting.is_right(2);
 }
 
@@ -523,7 +523,7 @@ fn a_kill_of_criu_does_no_harm() {
     counting.may_end();
     Ran::end(child)
         .exits(0)
-        .says("no image of its processes was taken, it goes on");
+        .says("no image of its processes was taken, it continues");
     counting.counted();
 }
 
@@ -540,7 +540,7 @@ fn a_kill_of_criu_ends_a_step_that_is_alone() {
     let ran = Ran::end(child).exits(0);
     counting.is_right(2);
     ran.says("its connections may be held for ever, so it is ended")
-        .says("count goes on from image 1.");
+        .says("count resumes from image 1.");
 }
 
 /// A step that is alone, and a port of this machine that is not for it.
@@ -570,7 +570,7 @@ fn a_step_that_is_alone_goes_on_with_its_connections_and_shared_memory() {
     counting
         .tarn(&["resume"])
         .exits(0)
-        .says("count goes on from image 2.");
+        .says("count resumes from image 2.");
     counting.is_right(3);
     assert!(!Path::new("/dev/shm/tarn-test-count").exists());
 }
@@ -594,7 +594,7 @@ fn mpi_goes_on(kind: &str) {
     counting.may_end();
     let ran = counting.tarn(&["resume"]).exits(0);
     counting.is_right(4);
-    ran.says("count goes on from image 3.");
+    ran.says("count resumes from image 3.");
     counting.site.leaves_nothing_on_its_tier();
 }
 
@@ -632,7 +632,7 @@ fn without(more: &str, tier: Option<(&str, &str)>, why: &str) {
     }
     let ran = Ran::end(counting.begin(command)).exits(0);
     counting.is_right(1);
-    ran.says("count: no image of its processes was taken, it goes on")
+    ran.says("count: no image of its processes was taken, it continues")
         .says(why);
     let log = counting.site.log();
     let images = log.iter().filter(|r| r["event"] == "image");
@@ -725,7 +725,7 @@ fn as_nobody(counting: Counting) {
     counting.goes_on(1);
     counting.kill_program();
     counting.may_end();
-    Ran::end(child).exits(0).says("count goes on from image 1.");
+    Ran::end(child).exits(0).says("count resumes from image 1.");
     counting.is_right(2);
 }
 

@@ -240,7 +240,13 @@ fn a_switch_refuses_new_jobs_alone() {
             .unwrap()
     };
     let check = || tarn(&["check"], Some(&script));
-    well(&check());
+    let checked = check();
+    well(&checked);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(
+        said.contains("ok: ") && said.contains("writes `made`"),
+        "{said}"
+    );
     well(&tarn(&["off"], None));
     assert_eq!(check().status.code(), Some(5));
     let off = Command::new(env!("CARGO_BIN_EXE_tarn"))

@@ -151,7 +151,7 @@ fn what_does_not_fit_is_refused_or_waits_and_what_fills_the_tier_fails_with_the_
         .run()
         .exits(4)
         .says("takes 65.00 MiB on each node")
-        .says("there is room for 64.00 MiB");
+        .says("there is space for 64.00 MiB");
     Site::new(&one("1 MiB", "tier = \"slow\"\n"))
         .run()
         .exits(4)
@@ -200,7 +200,7 @@ fn a_partition_that_its_file_system_has_no_room_for_fails_its_step_and_says_so()
         println!("SKIPPED: a tmpfs cannot be mounted in a namespace here");
         return;
     }
-    ran.exits(1).says("its partition `field`: ").says("room");
+    ran.exits(1).says("its partition `field`: ").says("space");
     let log = site.log();
     let mut kinds = log.iter().map(|r| &r["ended"]["failure"]["kind"]);
     assert!(kinds.any(|kind| kind == "no-space"), "{log:?}");

@@ -95,7 +95,7 @@ fn a_node_is_shown() {
         .write("state/namespaces", "namespace0.0 fsdax 1073741824 pmem77\n");
     let shown = node.mode(&["show"]).exits(0);
     for line in [
-        "mode        1lm (as ipmctl says)",
+        "mode        1lm (according to ipmctl)",
         "persistent  1.48 TiB",
         "socket 0    1lm: 6 modules, 0 B memory, 756.00 GiB persistent",
         "region0     756.00 GiB, 0 B without a namespace",
@@ -359,9 +359,9 @@ fn tools_that_misbehave_are_survived() {
             "echo 'cannot open the bus' >&2; exit 1",
             "cannot open the bus",
         ),
-        ("exit 1", "does not say why"),
-        ("kill -SEGV $$", "does not say why"),
-        ("yes | head -c 5000000", "more than 4194304 bytes"),
+        ("exit 1", "without a reason"),
+        ("kill -SEGV $$", "without a reason"),
+        ("yes | head -c 5000000", "longer than 4194304 bytes"),
         ("head -c 1000 /dev/urandom", "no JSON"),
     ] {
         node.tool("ndctl", script);
@@ -375,7 +375,7 @@ fn tools_that_misbehave_are_survived() {
         assert!(shown.out.contains("mode        1lm"), "{}", shown.out);
         let plan = node.mode(&["plan", "2lm", "--destroy", "idle"]).exits(1);
         assert!(
-            plan.out.contains("ndctl cannot tell of namespaces"),
+            plan.out.contains("ndctl cannot report namespaces"),
             "{}",
             plan.out
         );
@@ -387,7 +387,7 @@ fn tools_that_misbehave_are_survived() {
     );
     let shown = node.mode(&["show"]).exits(0);
     assert!(
-        shown.err.contains("ipmctl needs root") && shown.out.contains("as the kernel says"),
+        shown.err.contains("ipmctl needs root") && shown.out.contains("according to the kernel"),
         "{}{}",
         shown.out,
         shown.err

@@ -21,7 +21,7 @@ fn what_is_put_twice_is_there_and_takes_its_room_once() {
     let site = folder();
     put(&site).exits(0);
     for _ in 0..2 {
-        put(&site).exits(0).says("already, unchanged");
+        put(&site).exits(0).says(", unchanged");
     }
     site.tarn(&["data", "get", "one", "out"]).exits(0);
     assert!(site.read("out/f") == site.read("in/f"));

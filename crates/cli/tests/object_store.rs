@@ -226,7 +226,7 @@ fn places_that_are_none_are_refused_in_the_file() {
         (
             "s3://BUCKET/result/",
             "s3://BUCKET/books/result/",
-            "the dest of `total` lies in the source of `text`",
+            "the dest of `total` is inside the source of `text`",
         ),
     ] {
         let text = WORKFLOW.replace(from, to).replace("BUCKET", "some-bucket");

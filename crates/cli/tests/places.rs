@@ -42,9 +42,9 @@ fn a_source_that_is_missing_or_a_dangling_link_is_refused_and_nothing_is_replace
 #[test]
 fn places_in_each_others_way_are_seen_through_links() {
     for (source, dest, says) in [
-        ("src", "here/src/x", "lies in the source"),
+        ("src", "here/src/x", "is inside the source"),
         ("here/out", "out", "is the dest"),
-        ("src", ".tarn/foo", "lies in the state folder"),
+        ("src", ".tarn/foo", "is inside the state folder"),
         ("src", "here/.tarn", "is the dest"),
         ("src", "tier", "on the tier"),
     ] {

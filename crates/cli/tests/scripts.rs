@@ -106,7 +106,7 @@ fn mistakes_are_shown_where_they_are() {
         "jobs/count.sh:2:26",
         "`--array` cannot be `1-x`",
         "sum.sh:5:7",
-        "`#SBATCH --nodes` says it",
+        "`#SBATCH --nodes` sets it",
     ] {
         assert!(refused.err.contains(told), "{told}: {}", refused.err);
     }

@@ -236,7 +236,7 @@ fn the_table_compares_and_the_advice_says_what_a_tier_is_worth() {
     let ran = ran
         .says("workflow wing")
         .says("lower bound")
-        .says("read where it lay");
+        .says("read locally");
     // 4 x 60 GB at 1 GB/s.
     ran.says("used again within 4m 00s (all tiers over the external bandwidth)")
         .says("fields");

@@ -69,13 +69,13 @@ fn links_without_end_or_aim_are_refused_by_name() {
     let site = Site::new(&reads("a", "true", ""));
     site.write("in/d/f", "1");
     symlink("../../in", site.path("in/d/round")).unwrap();
-    site.run().exits(1).says("no end to what it holds");
+    site.run().exits(1).says("so the tree never ends");
     std::fs::remove_file(site.path("in/d/round")).unwrap();
     site.write("other/f", "1");
     symlink("../other", site.path("in/o")).unwrap();
     symlink("../in/d", site.path("other/back")).unwrap();
     symlink("../../other", site.path("in/d/there")).unwrap();
-    site.run().exits(1).says("no end to what it holds");
+    site.run().exits(1).says("so the tree never ends");
     std::fs::remove_dir_all(site.path("other")).unwrap();
     site.run().exits(1).says("leads nowhere");
 }
@@ -86,7 +86,7 @@ fn a_file_that_only_says_that_it_is_empty_is_refused() {
     let site = Site::new(&text);
     site.run()
         .exits(1)
-        .says("`/proc/cpuinfo` says that it is empty and is not");
+        .says("`/proc/cpuinfo` has size 0 but is not empty");
     site.tarn(&["data", "copy", "/proc/cpuinfo", "copy"])
         .exits(1)
         .says("write it to a file first");
@@ -95,6 +95,20 @@ fn a_file_that_only_says_that_it_is_empty_is_refused() {
     site.write("empty", "");
     site.tarn(&["data", "copy", "empty", "copy"]).exits(0);
     assert_eq!(site.read("copy"), "");
+}
+
+#[test]
+fn a_pattern_is_no_source_and_the_message_says_what_to_write() {
+    let text = reads("a", "cp $TARN_i/* $TARN_o", "").replace("\"in\"", "\"in/*.fa\"");
+    let site = Site::new(&text);
+    site.write("in/x.fa", "a");
+    site.run()
+        .exits(3)
+        .says("`source` takes no patterns")
+        .says("`in = [\"i/FILE\"]`");
+    site.tarn(&["plan", "workflow.toml"])
+        .exits(4)
+        .says("paths are not patterns");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn lost(why: impl std::fmt::Display) -> Refusal {
     let text = format!(
-        "the connection to tarnd is lost ({why}); is it still running? Durable tasks go on when it is started again"
+        "the connection to tarnd is lost ({why}); is it still running? Durable tasks continue when it is started again"
     );
     Refusal::new(Code::Lost, text)
 }
@@ -474,7 +474,7 @@ impl Client {
         Ok(all)
     }
 
-    /// Pauses all tasks of a job, those that it submits later too; or lets them go on.
+    /// Pauses all tasks of a job, those that it submits later too; or resumes them.
     ///
     /// # Errors
     /// When there is no such job, or this user is not the one that runs tarnd.
@@ -482,7 +482,7 @@ impl Client {
         self.pause_all_of(Scope::Job(job), on)
     }
 
-    /// Lets tarnd start no more tasks (what is under way ends), or start them again. It remembers that over restarts.
+    /// Lets tarnd start no more tasks (running tasks end), or start them again. It remembers that over restarts.
     ///
     /// # Errors
     /// When this user is not the one that runs tarnd.

@@ -395,7 +395,7 @@ async fn connect(
             Some(Kind::Refused(refused)) => return Err(Failed::Refused(refused.why)),
             _ => {
                 return Err(Failed::Unreachable(
-                    "it said something else than its name".into(),
+                    "it sent another message than its name".into(),
                 ));
             }
         }
@@ -435,7 +435,7 @@ async fn receive(
             Some(Kind::Heartbeat(_)) => {}
             Some(Kind::Heard(Heard { messages, bytes })) => {
                 if !shared.note_heard(messages, bytes) {
-                    return "it says to have heard what nobody told".into();
+                    return "it acknowledges messages that were never sent".into();
                 }
             }
             Some(Kind::Answer(piece)) => {
@@ -455,12 +455,12 @@ async fn receive(
                 Ok(None) => {}
                 Ok(Some(said)) => {
                     if told.try_send(said).is_err() {
-                        return format!("{UNHEARD} news of it wait to be heard");
+                        return format!("{UNHEARD} messages of it wait to be read");
                     }
                 }
                 Err(why) => return why,
             },
-            _ => return "it said something that makes no sense here".into(),
+            _ => return "it sent a message that is not valid here".into(),
         }
     }
 }

@@ -41,7 +41,7 @@ const AT_ONCE: Duration = Duration::from_millis(500);
 /// How long a job waits for a node that sleeps, unless the site says otherwise.
 const WAKE: &str = "10m";
 
-/// Decides for a site: where jobs' data goes, how long it stays. Runs beside slurmctld; docs/admin/site.md.
+/// The controller of a site: decides where jobs' data goes and how long it stays. Runs beside slurmctld; docs/admin/site.md.
 #[derive(Debug, Parser)]
 #[command(name = "tarnd --controller", version)]
 pub(crate) struct Options {
@@ -50,19 +50,19 @@ pub(crate) struct Options {
     /// The folder of the log; of a main and a backup host the same, where flock holds between them
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// The unix socket that Slurm's scripts and users ask at
+    /// The unix socket for Slurm's scripts and users
     #[arg(long, default_value = "/run/tarn/controller")]
     socket: PathBuf,
-    /// Where users of other hosts ask
+    /// The address for users of other hosts
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:7411")]
     listen: SocketAddr,
-    /// What the site wants: docs/admin/site.md, "Configuration"
+    /// The site's configuration: docs/admin/site.md, "Configuration"
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where this host's munged listens, if not at munge's own place
     #[arg(long, value_name = "PATH")]
     munge_socket: Option<PathBuf>,
-    /// What is logged on standard error: error, warn, info, debug
+    /// The level of the log on standard error: error, warn, info, debug
     #[arg(long, default_value = "info")]
     pub(crate) log_level: tracing::Level,
     /// How
@@ -383,7 +383,7 @@ impl Controller {
         let behind: Vec<&str> = behind.collect();
         if !behind.is_empty() && !force {
             let text = format!(
-                "what is encrypted on {} would be lost: no session with it has begun since the last rotation, or its log says which keys could not be wrapped anew. Start it, or wait a moment, and ask again; or give it up with `--force`",
+                "the encrypted data on {} would be lost: no session with it has begun since the last rotation, or its log names the keys that could not be wrapped again. Start it, or wait a moment, and try again; or give it up with `--force`",
                 behind.join(", ")
             );
             return Err(Refusal::new(Code::Busy, text));

@@ -73,8 +73,7 @@ fn tell(tier: &Path, memory: &Path, left: Left) {
             for id in ids {
                 tracing::warn!(
                     rank,
-                    "{path}: what was staged of version {id} is damaged, or is not in {memory}: if the program was told another folder \
-                     in memory, give that too, as --checkpoints {tier}:FOLDER"
+                    "{path}: the staged data of version {id} is damaged, or is not in {memory}: if the program uses another folder in memory, give that too, as --checkpoints {tier}:FOLDER"
                 );
             }
         }

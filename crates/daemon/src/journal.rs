@@ -67,7 +67,7 @@ pub(crate) fn read(state: &Path) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::new();
     while let Some(text) = lines.next_line()? {
         let record = serde_json::from_slice(text).with_context(|| {
-            format!("a line of {} is no record that this version of tarnd knows; move the file away to begin anew: its tasks are then forgotten", path.display())
+            format!("a line of {} is not a record that this version of tarnd knows; move the file away to start with none: its tasks are then forgotten", path.display())
         })?;
         records.push(record);
     }

@@ -75,7 +75,7 @@ fn read_start(from: impl BufRead) -> anyhow::Result<Start> {
 fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let node = options.node_name.clone().unwrap_or_else(host_name);
     let keys: RunKeys = serde_json::from_value(start.keys)
-        .map_err(|_| anyhow!("the keys of the run are none of this release of tarn"))?;
+        .map_err(|_| anyhow!("the keys of the run are not of this release of tarn"))?;
     let helper = std::env::current_exe().context("tarnd does not find itself")?;
     // First: it needs a process with one thread.
     let loans = Loans::new(start.borrow.as_ref(), &node);
@@ -108,7 +108,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let handler = talk::Sessions(Arc::clone(&host));
     let server = Server::start(listener, &keys, patience, Arc::new(handler))?;
     watch_signals(notify.clone()).context("cannot watch signals")?;
-    say(&started).context("cannot say where tarnd listens")?;
+    say(&started).context("cannot report where tarnd listens")?;
     std::thread::Builder::new()
         .name("tarn-stdin".into())
         .spawn(move || {
@@ -138,7 +138,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     host.give_back();
     way.close();
     if !stopped {
-        bail!("what runs on {node} does not end; it is left to the kernel");
+        bail!("the processes on {node} do not end; they are left to the kernel");
     }
     Ok(())
 }

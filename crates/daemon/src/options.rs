@@ -27,10 +27,10 @@ pub(crate) struct Options {
     /// Serves COMMAND in a step of a run, with the step's datasets as dataspaces: docs/guide/tasks.md
     #[arg(long, conflicts_with = "node")]
     pub(crate) step: bool,
-    /// With --node: seconds that what the run left here is kept for it when it is not heard of any more
+    /// With --node: seconds that the run's data here is kept when the run does not answer any more
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) keep_for: u64,
-    /// A dataspace: an existing folder, what it may hold, and what one user may have of that. Again for more
+    /// A dataspace: an existing folder, its capacity, and the share of one user. May be given several times
     #[arg(long = "space", value_name = "NAME=PATH:SIZE[:QUOTA]", value_parser = space)]
     pub(crate) spaces: Vec<(String, SpaceSpec)>,
     /// Tasks at a time that read or write one dataspace
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// Tasks at a time that read or write outside
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) external_slots: u32,
-    /// What all tasks together may move from and to outside, such as `200 MB/s`
+    /// The rate at which all tasks together may move data from and to outside, such as `200 MB/s`
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) external_rate: Option<u64>,
     /// The file that names the other nodes' tarnds and has the key that all know, mode 0600: docs/guide/tasks.md
@@ -50,14 +50,14 @@ pub(crate) struct Options {
     /// ../lib/tarn: docs/guide/direct-access.md
     #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Tcp, requires = "peers", conflicts_with_all = ["node", "step"])]
     pub(crate) transport: Transport,
-    /// A persistent tier of programs with checkpoints, and their folder in memory [default: /dev/shm]: what those that died have left
-    /// there is brought to the tier. Again for more
+    /// A persistent tier of programs with checkpoints, and their folder in memory [default: /dev/shm]: data that dead programs left there
+    /// is copied to the tier. May be given several times
     #[arg(long, value_name = "TIER[:MEMORY]", value_parser = checkpoints, conflicts_with_all = ["node", "step"])]
     pub(crate) checkpoints: Vec<(PathBuf, PathBuf)>,
-    /// A user's share, where it is not 1. Again for more
+    /// A user's share, if it is not 1. May be given several times
     #[arg(long = "weight", value_name = "UID=N", value_parser = weight)]
     pub(crate) weights: Vec<(Uid, u32)>,
-    /// Other users may connect too, to open the partitions whose access lists name them, and for nothing else: docs/guide/direct-access.md
+    /// Other users may connect too, but only to open the partitions whose access lists name them: docs/guide/direct-access.md
     #[arg(long, conflicts_with_all = ["node", "step"])]
     pub(crate) guests: bool,
     /// Only processes of registered jobs may submit
@@ -66,7 +66,7 @@ pub(crate) struct Options {
     /// This node's name [default: Slurm's, or the host's]
     #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
     pub(crate) node_name: Option<String>,
-    /// What is logged on standard error: error, warn, info, debug
+    /// The level of the log on standard error: error, warn, info, debug
     #[arg(long, default_value = "info")]
     pub(crate) log_level: tracing::Level,
     /// How

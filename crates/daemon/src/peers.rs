@@ -233,7 +233,7 @@ impl Peers {
 
     fn client(&self, node: &str) -> Result<Arc<Client>, Refusal> {
         let unknown = || {
-            let text = format!("node `{node}` is none of those that this tarnd knows");
+            let text = format!("node `{node}` is not one that this tarnd knows");
             Refusal::new(Code::Unsupported, text)
         };
         let peer = self.others.get(node).ok_or_else(unknown)?;

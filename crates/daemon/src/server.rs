@@ -543,7 +543,7 @@ impl Server {
         drain(self.journal.wake());
         anyhow::ensure!(
             !self.journal.failed(),
-            "the journal cannot be written any more: tarnd ends, and goes on with durable tasks when it is started again"
+            "the journal cannot be written any more: tarnd ends, and resumes durable tasks when it is started again"
         );
         let waiting = self.connections.iter().filter(|(_, c)| !c.is_read());
         let keys: Vec<Key> = waiting.map(|(key, _)| *key).collect();

@@ -51,40 +51,41 @@ const WORKERS: &str = "workers";
 pub(crate) struct Options {
     #[arg(long, hide = true)]
     site: bool,
-    /// Where users' data is kept, on a file system of this node, and what tarn may use of it. Several, fast to slow, each with a name: data moves between them; `,volatile` behind the size of one that is lost with power
+    /// The store for users' data, on a file system of this node, and its capacity for tarn. Several, fast to slow, each with a name: data
+    /// moves between them; add `,volatile` behind the size of a store that is lost with power
     #[arg(long, value_name = "[NAME=]PATH:SIZE", value_parser = stores::wanted, required = true)]
     store: Vec<Wanted>,
-    /// What is kept in the one store is lost with power, as of tmpfs
+    /// The data of the one store is lost with power, as on tmpfs
     #[arg(long)]
     volatile: bool,
-    /// Where the controller reaches it
+    /// The address at which the controller reaches it
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:7412")]
     listen: SocketAddr,
-    /// What jobs see is said in `jobs` below it, for the SPANK plug-in
+    /// The folder for the state of jobs, in `jobs` below it, for the SPANK plug-in
     #[arg(long, value_name = "DIR", default_value = "/run/tarn")]
     run_dir: PathBuf,
     /// How workers read each other's data: tcp; or sealed: TCP encrypted by AES-256-GCM, also where the other node has not asked for it
     #[arg(long, value_name = "TRANSPORT", value_parser = transport, default_value_t = Transport::Tcp)]
     transport: Transport,
-    /// What the worker of each user may read and write outside, such as `2 GB/s`
+    /// The rate at which the worker of each user may read and write outside, such as `2 GB/s`
     #[arg(long, value_name = "RATE", value_parser = options::rate)]
     external_rate: Option<u64>,
-    /// What the worker of each user may read from other nodes
+    /// The rate at which the worker of each user may read from other nodes
     #[arg(long, value_name = "RATE", value_parser = options::rate)]
     peer_rate: Option<u64>,
-    /// What the worker of each user may read when it moves parts from one store of this node to another
+    /// The rate at which the worker of each user may read when it moves parts from one store of this node to another
     #[arg(long, value_name = "RATE", value_parser = options::rate)]
     move_rate: Option<u64>,
     /// The object store (S3) of users whose `~/.aws/config` names none [default: Amazon's]
     #[arg(long, value_name = "URL", value_parser = endpoint)]
     object_endpoint: Option<String>,
-    /// What is removed from the store is overwritten first; what was marked so (`.tarn-erase` in it) stays so without this
+    /// Data is overwritten before it is removed from the store; a store that was marked so (`.tarn-erase` in it) stays so without this
     #[arg(long)]
     erase: bool,
     /// The lowest number of a user who may have data
     #[arg(long, value_name = "UID", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     min_uid: u32,
-    /// Each order and what came of it, a JSON object a line; made, mode 0600
+    /// A log of each order and its result, a JSON object a line; made, mode 0600
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
     /// This node's name [default: Slurm's, or the host's]
@@ -93,7 +94,7 @@ pub(crate) struct Options {
     /// Where this host's munged listens, if not at munge's own place
     #[arg(long, value_name = "PATH")]
     munge_socket: Option<PathBuf>,
-    /// What is logged on standard error: error, warn, info, debug
+    /// The level of the log on standard error: error, warn, info, debug
     #[arg(long, default_value = "info")]
     pub(crate) log_level: tracing::Level,
     /// How

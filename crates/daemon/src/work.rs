@@ -191,7 +191,7 @@ impl Plan {
         if self.durable {
             tracing::warn!(
                 task,
-                "it is tried again later, and goes on from what has come: {why}"
+                "it is tried again later, and continues with the bytes that are still missing: {why}"
             );
         }
         Event::Unreachable { task, why }

@@ -215,7 +215,10 @@ fn what_a_step_made_is_outside_before_another_reads_it() {
         }
     }
     let text = said(&chain("heft+cache", 1000 * MB));
-    assert!(text.contains("keeps it here while there is room"), "{text}");
+    assert!(
+        text.contains("keeps it here while there is space"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -333,7 +336,7 @@ fn easy_backfills_what_does_not_delay_the_first() {
     assert_eq!([1, 2, 3].map(|s| begin(&p, s)), [20, 30, 0]);
     let text = said(&p);
     assert!(
-        text.contains("what goes before it in the queue is not delayed by it"),
+        text.contains("no earlier entry of the queue is delayed"),
         "{text}"
     );
     let backfilled = |(id, _, _, why): &(InstanceId, u64, NodeId, Reason)| {

@@ -97,7 +97,7 @@ fn what_a_step_has_filled_is_waited_for_and_the_run_fails_when_nothing_else_is_l
         whole: Vec::new(),
     };
     let after = hand.says(back);
-    let again = run_of(&after, 1).expect("it goes on there");
+    let again = run_of(&after, 1).expect("it continues there");
     assert_eq!(again.partitions[0].key, first.partitions[0].key);
     hand.says(lose(node.0));
     hand.fails(&again, FailureKind::NodeLost);

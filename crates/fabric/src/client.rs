@@ -218,7 +218,7 @@ impl Client {
                 }
                 Later::Unheard(why) if began.elapsed() >= self.patience.crowded => {
                     return Err(self.failed(&format!(
-                        "it was tried for {} s: {why}; something else has the port, or strangers crowd it (`ss -tn` there says who)",
+                        "it was tried for {} s: {why}; something else has the port, or other programs hold its connections (`ss -tn` there shows them)",
                         self.patience.crowded.as_secs()
                     )));
                 }

@@ -168,7 +168,9 @@ impl Secret {
     ) -> io::Result<()> {
         // Compared in constant time.
         let checked = self.mac(who, number, what)?.verify_slice(proof);
-        checked.map_err(|_| invalid("a proof that is none: somebody stands between"))
+        checked.map_err(|_| {
+            invalid("an invalid proof: something between the two nodes changes messages")
+        })
     }
 }
 
@@ -248,7 +250,7 @@ pub(crate) fn accept(
     // Compared in constant time.
     proof(&key, b"client", &[&first, &second, &ours])?
         .verify_slice(&theirs)
-        .map_err(|_| invalid("a proof that is none: the key is another"))?;
+        .map_err(|_| invalid("an invalid proof: it has another key"))?;
     let verdict = admit();
     stream.write_all(&verdict.encode())?;
     if verdict != Verdict::Ready {

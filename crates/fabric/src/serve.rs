@@ -164,7 +164,7 @@ impl<'a> Answering<'a> {
             Ok(Called::Storage(reply, make)) => match shared.give_over(self.number) {
                 true => (Ok(reply), Some(make)),
                 false => {
-                    let text = "so many streams to partitions are open here that there is no room for one more: close some";
+                    let text = "so many streams to partitions are open here that there is no space for one more: close some";
                     (Err(Refusal(text.into())), None)
                 }
             },

@@ -317,7 +317,7 @@ impl<'a> Stream<'a> {
             Status::Gone => (FailureKind::SourceChanged, "it is not there any more"),
             Status::Shorter => (
                 FailureKind::SourceChanged,
-                "it is shorter than its manifest says",
+                "it is shorter than in its manifest",
             ),
             Status::Refused => (FailureKind::Io, "it may not be read"),
             _ => (FailureKind::Io, "it cannot be read there"),

@@ -109,7 +109,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
         out.add(
             Finding::error(Code::NoErasure, "`erase` holds on no site: its nodes serve other workflows beside this one")
                 .at(span, "asked for here")
-                .help("use `encrypt` for what must not be found again, or ask for nodes that overwrite all that they remove (`tarnd --site --erase`)"),
+                .help("use `encrypt` for data that must not be found again, or ask for nodes that overwrite all that they remove (`tarnd --site --erase`)"),
         );
     }
     let uses = parsed.workflow.steps.iter().flat_map(|step| &step.uses);
@@ -136,7 +136,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
 }
 
 /// Why what a job makes of a dataset cannot be encrypted.
-const NO_SIZE: &str = "what a job writes of it lies in memory, and how much is not said";
+const NO_SIZE: &str = "a job writes it to memory, and its size is not stated";
 const SAY_SIZE: &str = "add `size`, the most that its job writes";
 
 fn no_encryption(dataset: &str, why: &str, at: SourceSpan) -> Finding {
@@ -194,7 +194,24 @@ pub(crate) fn unknown_tier(
     .help(did_you_mean(tier, tiers.iter().copied()).unwrap_or_else(known))
 }
 
-const LOWER: &str = "lower it, or run with other nodes; `tarn nodes` lists what they offer";
+const LOWER: &str = "lower it, or run on nodes that offer more; `tarn nodes` lists what they offer";
+const MORE_MEMORY: &str = "lower it, or give the nodes more memory: in a Slurm job ask for more (`#SBATCH --mem`); a tier in \
+                           memory takes its size from the node's memory; `tarn nodes` lists both";
+
+/// What to do where one machine is divided into more nodes than its cores allow for this step.
+fn fewer_nodes(cluster: &Cluster, step: &Step) -> Option<String> {
+    let [host] = cluster.hosts.as_slice() else {
+        return None;
+    };
+    let fit = host.cores.checked_div(step.cores)?;
+    let nodes = cluster.nodes.len();
+    (fit >= step.nodes && (fit as usize) < nodes).then(|| {
+        format!(
+            "`--nodes {nodes}` divides the {} cores of this machine: use `--nodes {fit}`, or lower `cores`",
+            host.cores
+        )
+    })
+}
 
 /// One thing that every node of a step must have.
 struct Want<'s> {
@@ -204,7 +221,7 @@ struct Want<'s> {
     text: String,
     /// The most that a node has, in words.
     most: String,
-    help: &'static str,
+    help: String,
     has: Box<dyn Fn(&Node) -> bool + 's>,
 }
 
@@ -215,7 +232,7 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
         span: spans.cores,
         text: some(step.cores, "core"),
         most: format!("the largest node offers {}", most(|n| u64::from(n.cores))),
-        help: LOWER,
+        help: fewer_nodes(cluster, step).unwrap_or_else(|| LOWER.into()),
         has: Box::new(|n| n.cores >= step.cores),
     }];
     if step.memory > 0 {
@@ -224,7 +241,7 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
             span: spans.memory,
             text: format!("{} of memory", Bytes(step.memory)),
             most: format!("the largest node offers {}", Bytes(most(|n| n.memory))),
-            help: LOWER,
+            help: MORE_MEMORY.into(),
             has: Box::new(|n| n.memory >= step.memory),
         });
     }
@@ -234,7 +251,7 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
             span: spans.gpus,
             text: some(step.gpus, "GPU"),
             most: format!("the largest node has {}", most(|n| u64::from(n.gpus))),
-            help: LOWER,
+            help: LOWER.into(),
             has: Box::new(|n| n.gpus >= step.gpus),
         });
     }
@@ -244,7 +261,9 @@ fn wants<'s>(step: &'s Step, spans: &StepSpans, cluster: &Cluster) -> Vec<Want<'
             span: spans.tier,
             text: format!("tier {}", quoted(tier)),
             most: "not every node has it".into(),
-            help: "name a tier that enough nodes have, or run with other nodes; `tarn nodes` lists them",
+            help:
+                "name a tier that enough nodes have, or run on other nodes; `tarn nodes` lists them"
+                    .into(),
             has: Box::new(move |n| n.tiers.iter().any(|t| t.name == *tier)),
         });
     }
@@ -303,7 +322,7 @@ fn check_step(
                         }
                     ),
                 )
-                .help(want.help),
+                .help(want.help.as_str()),
             );
         }
     }
@@ -385,7 +404,7 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
         out.add(
             Finding::error(Code::NoMultiNode, format!("{what} wants {} nodes, which this way of running does not give: {why}", step.nodes))
                 .at(spans.nodes.unwrap_or(spans.name), "several nodes")
-                .help("set `nodes = 1`, or run where this is possible; `tarn doctor` says what this machine offers"),
+                .help("set `nodes = 1`, or run where this is possible; `tarn doctor` shows what this machine offers"),
         );
     }
     let is_imaged = step.restart.is_some_and(|r| r.from == Checkpoints::Image);
@@ -395,8 +414,8 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                 Code::NoImages,
                 format!("{what} has `restart = \"image\"`, and no images can be taken of its processes: {why}"),
             )
-            .at(spans.name, "goes on from images")
-            .help("leave `restart` out, or run where CRIU works (docs/reference/workflow-file.md, \"restart\"); `tarn doctor` says what this machine offers"),
+            .at(spans.name, "resumes from images")
+            .help("leave `restart` out, or run where CRIU works (docs/reference/workflow-file.md, \"restart\"); `tarn doctor` shows what this machine offers"),
         );
     }
     let Err(why) = &abilities.shared else {
@@ -411,7 +430,7 @@ fn check_abilities(out: &mut Findings, step: &Step, spans: &StepSpans, abilities
                     format!("{what} wants a shared dataset, and its nodes can have no shared namespace: {why}"),
                 )
                 .at(*span, "`shared`")
-                .help("use `broadcast` for what is only read, `scatter` for what each rank writes to its own part; docs/guide/shared-namespace.md says what `shared` needs"),
+                .help("use `broadcast` for data that is only read, `scatter` for data of which each rank writes its own part; docs/guide/shared-namespace.md lists what `shared` needs"),
             );
         }
     }
@@ -448,7 +467,7 @@ fn check_checkpoints(out: &mut Findings, parsed: &Parsed, step: &Step, spans: &S
             Finding::error(
                 Code::NoEncryption,
                 format!(
-                    "step {} has `restart`, and its checkpoints would lie on the tier unencrypted",
+                    "step {} has `restart`, and its checkpoints would be stored on the tier unencrypted",
                     quoted(&step.name)
                 ),
             )

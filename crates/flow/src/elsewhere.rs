@@ -86,7 +86,7 @@ fn of(out: &mut Findings, section: &Section<'_>) -> Option<Located<Elsewhere>> {
                 .at(place(value), "cannot stand here")
                 .at(text.span, "the dataset that is read")
                 .help(format!(
-                    "leave `{key}` out: the workflow that makes the dataset says it; a step of yours that copies it makes a dataset of your own"
+                    "leave `{key}` out: the workflow that makes the dataset sets it; a step of yours that copies it makes your own dataset"
                 )),
             );
         }
@@ -153,7 +153,7 @@ pub(crate) fn made_elsewhere(step: &str, item: &str, at: miette::SourceSpan) -> 
         ),
     )
     .at(at, "only `in` can name it")
-    .help("give what the step makes a name of its own; a project's dataset is changed by `project = \"GROUP\"`")
+    .help("give the step's output another name; a project's dataset is changed by `project = \"GROUP\"`")
 }
 
 /// Where it is refused: where there is no site. One's own are read there too.
@@ -169,7 +169,7 @@ pub(crate) fn no_site(dataset: &str, named: &Named, at: miette::SourceSpan) -> O
     let finding = Finding::error(
         Code::NoSite,
         format!(
-            "dataset {} is {whose} on a site ({}), and this is none",
+            "dataset {} is {whose} on a site ({}), and this is not a site",
             quoted(dataset),
             quoted(&named.to_string())
         ),

@@ -107,11 +107,7 @@ fn values(
             out.add(
                 Finding::error(
                     Code::BadForeach,
-                    format!(
-                        "{} stands twice in `foreach` of {}",
-                        quoted(&value),
-                        step.what
-                    ),
+                    format!("{} is twice in `foreach` of {}", quoted(&value), step.what),
                 )
                 .at(place(item), "again here")
                 .at(first, "first here")
@@ -140,7 +136,7 @@ fn one_value(
                     format!("a value in `foreach` of {} is empty", step.what),
                 )
                 .at(place(item), "empty")
-                .help("give it a text; $TARN_ITEM tells the instances apart by it"),
+                .help("give it a text, which $TARN_ITEM holds in each instance"),
             );
             None
         }
@@ -244,7 +240,7 @@ fn check_substituted(out: &mut Findings, step: &RawStep, values: &[Located<Strin
                     .at(value.span, label)
                     .at(item.span, format!("`{ITEM}` stands for it here"))
                     .help(
-                        "use values that name entries, or another variable for what is not a name",
+                        "use values that name entries, or another variable for values that are not names",
                     ),
                 );
                 return;

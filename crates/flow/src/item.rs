@@ -69,7 +69,7 @@ fn parse(text: &str, role: Role, span: SourceSpan) -> Result<Item, Finding> {
     if let Some((name, entry)) = text.split_once('/') {
         if let Some((name, _)) = name.split_once(':') {
             let message = format!("{} has a distribution before its entry", quoted(text));
-            let hint = format!("write \"{name}/{entry}\": an entry lies on every node of the step");
+            let hint = format!("write \"{name}/{entry}\": an entry is on every node of the step");
             return Err(Finding::error(Code::BadDistribution, message)
                 .at(span, "cannot stand here")
                 .help(hint));
@@ -113,7 +113,7 @@ fn check_entry(name: &str, entry: &str, role: Role, span: SourceSpan) -> Result<
         && DISTS.iter().any(|(known, _)| *known == word)
     {
         let message = format!("an entry has no distribution: `{word}`");
-        let hint = format!("write \"{name}/{before}\": an entry lies on every node of the step");
+        let hint = format!("write \"{name}/{before}\": an entry is on every node of the step");
         return Err(Finding::error(Code::BadDistribution, message)
             .at(span, "cannot stand here")
             .help(hint));
@@ -142,7 +142,7 @@ pub(crate) fn entry_problem(entry: &str) -> Option<(&'static str, &'static str)>
     } else if entry.contains('/') {
         Some((
             "has more than one component",
-            "name the top-level folder; what lies below it comes along",
+            "name the top-level folder; all below it comes along",
         ))
     } else if entry.contains('*') {
         Some((

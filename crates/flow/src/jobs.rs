@@ -145,7 +145,7 @@ fn unsuited_in(workflow: &Workflow, (id, step): (StepId, &Step)) -> Vec<String> 
         let name = &data.name;
         if data.encrypt && used.makes.is_some() && data.size.is_none() {
             say(
-                &format!("`{name}` has `encrypt`: what a job writes of it lies in memory"),
+                &format!("`{name}` has `encrypt`: a job writes it to memory"),
                 "add `size`, the most that it writes",
             );
         }

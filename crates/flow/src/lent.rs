@@ -44,7 +44,7 @@ pub(crate) fn check_partition(
                     .at(spans.size, "its size")
                     .at(
                         *named,
-                        format!("there is room for {} on a tier", Bytes(room)),
+                        format!("there is space for {} on a tier", Bytes(room)),
                     )
                     .help("use larger tiers, name another `tier`, or correct `size`"),
             );
@@ -66,7 +66,7 @@ pub(crate) fn check_names(
     let comma = |root: &Path| root.as_os_str().as_encoded_bytes().contains(&b',');
     if let Some(tier) = tiers.find(|t| comma(&t.root)) {
         let why = format!(
-            "tier {} lies at {}, and commas stand between the names of its pieces",
+            "tier {} is at {}, and commas separate the names of its pieces",
             quoted(&tier.name),
             tier.root.display()
         );
@@ -115,7 +115,7 @@ pub(crate) fn check_site_partition(out: &mut Findings, (partition, spans): Of<'_
     if let (KeepPartition::Workflow, Some(span)) = (partition.keep, spans.keep) {
         out.add(
             refused(partition, "a job of a site has its partitions as long as it is there", span)
-                .help("leave `keep` out; what other jobs are to have is a dataset: copy it there at the end of the job"),
+                .help("leave `keep` out; data for other jobs is a dataset: copy it there at the end of the job"),
         );
     }
 }
@@ -129,7 +129,7 @@ pub(crate) fn check_clear(out: &mut Findings, parsed: &Parsed, (partition, spans
         if let Some(used) = encrypted {
             let dataset = quoted(&parsed.workflow.dataset(used.data).name);
             let message = format!(
-                "step {} uses {dataset}, which is encrypted, and a partition, which would lie on the tier unencrypted",
+                "step {} uses {dataset}, which is encrypted, and a partition, which would be stored on the tier unencrypted",
                 quoted(&step.name),
             );
             out.add(

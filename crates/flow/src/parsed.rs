@@ -241,7 +241,7 @@ pub(crate) fn syntax(error: &toml::de::Error, start: usize) -> Finding {
         ),
     )
     .at((start + span.start..start + span.end).into(), "here")
-    .help("see https://toml.io; strings need quotes, and a key or table stands only once")
+    .help("see https://toml.io; strings need quotes, and a key or table may be there only once")
 }
 
 fn check_drains(out: &mut Findings, data: &[RawData], external: bool) {

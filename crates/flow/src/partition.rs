@@ -138,7 +138,7 @@ fn partition(out: &mut Findings, name: Located<&str>, table: &DeTable<'_>) -> Ra
 
 const UNIT_HINT: &str =
     "write a power of two from \"512 B\" to \"16 KiB\", or leave it out: the partition is mapped";
-const SPREAD_HINT: &str = "write a multiple of \"4 KiB\" up to \"1 GiB\": the bytes that lie on one node before it is the next one's turn";
+const SPREAD_HINT: &str = "write a multiple of \"4 KiB\" up to \"1 GiB\": the bytes on one node before the next node follows";
 
 fn bounded(
     out: &mut Findings,
@@ -307,7 +307,7 @@ fn check_nodes(out: &mut Findings, partition: &RawPartition, steps: &[RawStep]) 
             )
             .at(other.span, format!("{} has {}", name(other), nodes(other)))
             .at(first.span, format!("{} has {}", name(first), nodes(first)))
-            .help("all steps that use it run on the nodes where it lies: give them the same `nodes`, or each a partition of its own (`keep = \"step\"`)"),
+            .help("all steps that use it run on the nodes that have it: give them the same `nodes`, or each its own partition (`keep = \"step\"`)"),
         );
     }
 }

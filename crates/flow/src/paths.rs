@@ -112,7 +112,7 @@ fn conflict(outer: &Entry, inner: &Entry) -> Finding {
     let relation = if outer.path == inner.path {
         "is"
     } else {
-        "lies in"
+        "is inside"
     };
     let (message, hint) = match inner.purpose {
         Purpose::Folder => (
@@ -120,11 +120,11 @@ fn conflict(outer: &Entry, inner: &Entry) -> Finding {
                 "{} would replace the folder of the workflow file",
                 title(outer)
             ),
-            "a dest is replaced as a whole: name a folder of its own below, such as \"results\"",
+            "a dest is replaced as a whole: name a separate folder below, such as \"results\"",
         ),
         _ => (
             format!("{} {relation} {}", title(inner), title(outer)),
-            "what tarn writes must be apart from what it reads or writes otherwise: choose another path",
+            "tarn's output must not overlap other paths that it reads or writes: choose another path",
         ),
     };
     let mut problem = Finding::error(Code::PathOverlap, message);

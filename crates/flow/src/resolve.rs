@@ -151,7 +151,7 @@ pub(crate) fn distribution(step: &RawStep, item: &Item) -> Result<Distribution, 
         )
         .at(item.span, "`gather` is for `in`")
         .help(format!(
-            "write \"{}:single\": the step's first node has it whole",
+            "write \"{}:single\": the step's first node has all of it",
             item.name
         )));
     }
@@ -169,7 +169,7 @@ pub(crate) fn distribution(step: &RawStep, item: &Item) -> Result<Distribution, 
             let mut problem = Finding::error(
                 Code::BadDistribution,
                 format!(
-                    "step {what} does not say how {} lies over its {} nodes",
+                    "step {what} does not say how {} is divided over its {} nodes",
                     quoted(name),
                     step.nodes()
                 ),

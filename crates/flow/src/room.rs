@@ -114,7 +114,7 @@ pub(crate) fn check_room(
                     format!("dataset {name} of {} does not fit where step {step} needs it", Bytes(size)),
                 )
                 .at(stated, "its stated size")
-                .at(*span, format!("needs it {whole}: there is room for {}", Bytes(room)))
+                .at(*span, format!("needs it {whole}: there is space for {}", Bytes(room)))
                 .help("use larger or more tiers, select entries (`NAME/ENTRY`, `foreach`), scatter it, or correct `size`"),
             );
         }

@@ -27,14 +27,14 @@ const SAID: &[(&str, &str)] = &[
     ("prelude", "write it into the script"),
     ("shell", "the first line of the script names what runs it"),
     ("env", "export it in the script"),
-    ("nodes", "`#SBATCH --nodes` says it"),
-    ("tasks", "`#SBATCH --ntasks` says it"),
-    ("cores", "`#SBATCH --cpus-per-task` says it"),
-    ("memory", "`#SBATCH --mem` says it"),
-    ("gpus", "`#SBATCH --gpus-per-node` says it"),
-    ("time", "`#SBATCH --time` says it"),
-    ("foreach", "`#SBATCH --array` says it"),
-    ("max", "`#SBATCH --array` says it"),
+    ("nodes", "`#SBATCH --nodes` sets it"),
+    ("tasks", "`#SBATCH --ntasks` sets it"),
+    ("cores", "`#SBATCH --cpus-per-task` sets it"),
+    ("memory", "`#SBATCH --mem` sets it"),
+    ("gpus", "`#SBATCH --gpus-per-node` sets it"),
+    ("time", "`#SBATCH --time` sets it"),
+    ("foreach", "`#SBATCH --array` sets it"),
+    ("max", "`#SBATCH --array` sets it"),
 ];
 
 /// An sbatch script.
@@ -319,16 +319,16 @@ fn not_read(span: Range<usize>, start: usize) -> Finding {
         "a line that looks like a directive is not read",
     )
     .at(shifted(&span, start).into(), "ignored")
-    .help("if it is meant for tarn, begin it with `#TARN` and a space, above the first command")
+    .help("if it is for tarn, begin it with `#TARN` and a space, above the first command")
 }
 
 fn nothing_said(name: &str, start: usize) -> Finding {
     Finding::error(
         Code::MissingKey,
-        format!("{} says nothing to tarn", quoted(name)),
+        format!("{} has no lines for tarn", quoted(name)),
     )
     .at((start, 0).into(), "no `#TARN` line above the first command")
-    .help("say what data the job needs and leaves: `#TARN data.mesh.source = \"/lustre/mesh\"`, `#TARN [[step]]`, `#TARN in = [\"mesh\"]`")
+    .help("declare what data the job needs and leaves: `#TARN data.mesh.source = \"/lustre/mesh\"`, `#TARN [[step]]`, `#TARN in = [\"mesh\"]`")
 }
 
 fn nameless(job: &Job) -> Finding {
@@ -377,7 +377,7 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d
     if let Some(shell) = document.get("shell") {
         out.add(
             Finding::error(Code::BadDirective, "`shell` does not belong into a script")
-                .at(place(shell), "said twice")
+                .at(place(shell), "set twice")
                 .help("the first line of the script names what runs it"),
         );
     }
@@ -417,7 +417,7 @@ fn step<'d>(out: &mut Findings, document: &mut DeTable<'d>, job: &Job, said: &'d
                     Code::BadDirective,
                     format!("`{}` does not belong into a script", key.value),
                 )
-                .at(key.span, "said twice")
+                .at(key.span, "set twice")
                 .help(*why),
             );
         }
@@ -471,6 +471,9 @@ fn join<'d>(out: &mut Findings, whole: &mut DeTable<'d>, part: DeTable<'d>) {
     }
 }
 
+/// Keys of a step: scripts have their own below `[[step]]`.
+const OF_STEPS: [&str; 5] = ["in", "out", "inout", "after", "partitions"];
+
 fn together<'d>(
     out: &mut Findings,
     key: &str,
@@ -484,14 +487,23 @@ fn together<'d>(
         }
         (DeValue::Table(there), DeValue::Table(more)) => join(out, there, more),
         (there, more) if is_same(there, &more) => {}
+        _ if OF_STEPS.contains(&key) => out.add(
+            Finding::error(
+                Code::ScriptsDiffer,
+                format!("`{key}` is a key of a step, and several scripts have it outside"),
+            )
+            .at(again, "also here")
+            .at(first, "first here")
+            .help(format!("write `{key}` below a line `#TARN [[step]]`")),
+        ),
         _ => out.add(
             Finding::error(
                 Code::ScriptsDiffer,
-                format!("the scripts say different things of {}", quoted(key)),
+                format!("the scripts have different values for {}", quoted(key)),
             )
-            .at(again, "otherwise here")
+            .at(again, "another value here")
             .at(first, "first here")
-            .help("what belongs to one workflow has one name, and each dataset is described alike, or once"),
+            .help("scripts of one workflow have the same `name`; describe each dataset in one script, or the same in all"),
         ),
     }
 }

@@ -75,6 +75,25 @@ pub(crate) fn in_order<'d>(
     entries
 }
 
+/// Names that other programs have for keys of tarn.
+const OTHER_NAMES: [(&str, &str); 4] = [
+    ("input", "in"),
+    ("inputs", "in"),
+    ("output", "out"),
+    ("outputs", "out"),
+];
+
+/// A hint at the key that an unknown one was probably meant to be.
+fn meant(key: &str, known: &[&str]) -> Option<String> {
+    let other = OTHER_NAMES
+        .iter()
+        .find(|(other, ours)| *other == key && known.contains(ours));
+    match other {
+        Some((_, ours)) => Some(format!("did you mean `{ours}`?")),
+        None => did_you_mean(key, known.iter().copied()),
+    }
+}
+
 impl<'d> Section<'d> {
     /// A table; reports keys that are not `known`.
     pub(crate) fn new(
@@ -88,7 +107,7 @@ impl<'d> Section<'d> {
         let what = what.into();
         for (key, _) in in_order(table) {
             if !known.contains(&key.value) {
-                let hint = did_you_mean(key.value, known.iter().copied());
+                let hint = meant(key.value, known);
                 let list = || format!("the keys of {noun} are {}", known.join(", "));
                 out.add(
                     Finding::error(
@@ -196,7 +215,13 @@ impl<'d> Section<'d> {
     ) -> Option<Located<u32>> {
         let value = self.get(key)?;
         if value.get_ref().as_integer().is_none() {
-            self.wrong_type(out, key, value, "an integer", &least.max(1).to_string());
+            let quoted: Option<u32> = value
+                .get_ref()
+                .as_str()
+                .and_then(|text| text.trim().parse().ok());
+            let example = quoted.filter(|n| (least..=most).contains(n));
+            let example = example.unwrap_or(least.max(1)).to_string();
+            self.wrong_type(out, key, value, "an integer", &example);
             return None;
         }
         let number = integer(value.get_ref()).and_then(|n| u32::try_from(n).ok());

@@ -155,7 +155,7 @@ fn not_steps(what: &str, value: &Spanned<DeValue<'_>>) -> Finding {
         format!("{what} must be {want}, not {found}"),
     )
     .at(place(value), found)
-    .help("write each step as a table of its own: `[[step]]` (two brackets), with its keys below")
+    .help("write each step as a separate table: `[[step]]` (two brackets), with its keys below")
 }
 
 fn step(out: &mut Findings, at: usize, table: &DeTable<'_>, span: SourceSpan) -> RawStep {
@@ -275,7 +275,7 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
                 section,
                 "checkpoints",
                 &room,
-                "room for what is never restarted from",
+                "space for checkpoints that are never used",
             );
             without_restart(
                 out,
@@ -303,7 +303,7 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
                     format!("{} is no way to restart {}", quoted(other), section.what),
                 )
                 .at(word.span, "not known")
-                .help("write \"phx\" for a program that uses libtarn, \"files\" for one with restart files of its own, \"image\" for one that knows nothing of it"),
+                .help("write \"phx\" for a program that uses libtarn, \"files\" for one with its own restart files, \"image\" for any other program"),
             );
             return None;
         }
@@ -321,7 +321,7 @@ fn restart(out: &mut Findings, section: &Section<'_>) -> Option<Restart> {
             Finding::error(
                 Code::BadValue,
                 format!(
-                    "{} has `{key}`, and goes on from other checkpoints",
+                    "{} has `{key}`, and resumes from other checkpoints",
                     section.what
                 ),
             )
@@ -497,7 +497,7 @@ fn check_names(out: &mut Findings, steps: &[RawStep]) {
                 Finding::error(Code::DuplicateName, format!("two steps are named {}", quoted(&step.name.value)))
                     .at(step.name.span, "again here")
                     .at(*first, "first here")
-                    .help("give each step a name of its own; steps that differ in one value can be one `foreach` step"),
+                    .help("give each step its own name; steps that differ in one value can be one `foreach` step"),
             ),
         }
     }

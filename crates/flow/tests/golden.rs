@@ -137,6 +137,11 @@ fn output(name: &str, path: &Path) -> String {
         };
         let mut cluster = cluster();
         match name {
+            "cluster_too_few_cores_divided" => {
+                cluster.hosts.truncate(1);
+                cluster.nodes.truncate(2);
+                cluster.nodes.iter_mut().for_each(|node| node.cores = 2);
+            }
             "cluster_no_partition" => {
                 cluster.nodes[1].tiers[0].root = "/tiers/a,b".into();
             }

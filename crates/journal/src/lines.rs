@@ -36,7 +36,7 @@ pub enum LineError {
         found: String,
     },
     /// A line in the middle is damaged.
-    #[error("line {line} of {} is damaged: {what}. The medium has changed what was stored there: restore the file from a copy, or move it away: what it says is then forgotten", .path.display())]
+    #[error("line {line} of {} is damaged: {what}. The medium has changed what was stored there: restore the file from a copy, or move it away: its content is then forgotten", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -28,7 +28,7 @@ pub enum KeyError {
         mode: u32,
     },
     /// It is somebody else's, or no file.
-    #[error("{} is not a regular file of your own; remove it, or say where your keys are (XDG_CONFIG_HOME)", .0.display())]
+    #[error("{} is not a regular file that you own; remove it, or give the folder of your keys (XDG_CONFIG_HOME)", .0.display())]
     Foreign(PathBuf),
     /// There is nowhere to look.
     #[error(

@@ -28,7 +28,7 @@ enum phx_code {
     PHX_EBUSY = 3,         /* another thread is in a call, or another program has this name */
     PHX_ENOTFOUND = 4,     /* no such object or version */
     PHX_EEXISTS = 5,       /* the key is taken, or phx_init was called before */
-    PHX_ENOSPACE = 6,      /* no room on the persistent tier */
+    PHX_ENOSPACE = 6,      /* no space on the persistent tier */
     PHX_ENOMEM = 7,        /* not enough memory */
     PHX_ECORRUPT = 8,      /* no undamaged copy is left of what was wanted */
     PHX_EIO = 9,           /* another input or output error */
@@ -198,7 +198,7 @@ int phx_resize_obj(const char *key, size_t bytes, void **memory);
 int phx_destroy_obj(const char *key);
 
 /*
- * Keeps the state of all objects. All ranks call it; none waits for the others but for room, and for the persistence that objects ask
+ * Keeps the state of all objects. All ranks call it; none waits for the others except for space, and for the persistence that objects ask
  * for. `version` may be NULL. One that fails is counted: all ranks go on to the next, and none tries again alone.
  */
 int phx_checkpoint_commit(struct phx_version *version);

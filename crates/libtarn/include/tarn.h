@@ -29,7 +29,7 @@ enum tarn_code {
     TARN_EBUSY = 2,         /* a queue is full: try again later */
     TARN_ENOTFOUND = 3,     /* no such task, space, region, job or path */
     TARN_EDENIED = 4,       /* not allowed for this user */
-    TARN_ENOSPACE = 5,      /* no room at the destination */
+    TARN_ENOSPACE = 5,      /* no space at the destination */
     TARN_EQUOTA = 6,        /* the user's or the job's quota is used up */
     TARN_EEXISTS = 7,       /* the destination is there already */
     TARN_ECHANGED = 8,      /* the source changed while it was read */

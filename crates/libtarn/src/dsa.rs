@@ -128,7 +128,7 @@ fn busy() -> Refusal {
 }
 
 fn unknown() -> Refusal {
-    invalid("this is none that was opened or created, or it was given back")
+    invalid("this was never opened or created, or it was closed")
 }
 
 /// # Safety
@@ -259,7 +259,9 @@ pub unsafe extern "C" fn dsa_list(
         let (folder, count) = unsafe { (named(folder)?, count.as_mut()) };
         let count = count.ok_or_else(|| invalid("`count` is NULL"))?;
         if list.is_null() && *count > 0 {
-            return Err(invalid("there is no room for a list, and `count` is not 0"));
+            return Err(invalid(
+                "there is no buffer for the list, and `count` is not 0",
+            ));
         }
         let found = Partition::list(folder)?;
         for (at, info) in found.iter().enumerate().take(*count) {

@@ -68,7 +68,7 @@ pub extern "C" fn tarn_code_text(code: c_int) -> *const c_char {
         2 => c"a queue is full: try again later",
         3 => c"what was named does not exist",
         4 => c"not allowed for this user",
-        5 => c"no room at the destination",
+        5 => c"no space at the destination",
         6 => c"the quota is used up",
         7 => c"the destination exists already",
         8 => c"the source changed while it was read",

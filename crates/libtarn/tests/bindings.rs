@@ -519,7 +519,7 @@ fn programs_of_the_page_go_on_where_they_ended() {
             format!("{lost}/me"),
             "would be made on the node's root disk",
         ),
-        ("nvme/me".to_owned(), "is no whole path"),
+        ("nvme/me".to_owned(), "is not an absolute path"),
     ] {
         for name in ["c", "fortran", "mpi"] {
             let mut command = Command::new(to(name));

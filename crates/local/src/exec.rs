@@ -82,7 +82,7 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         let mut files = files.collect::<io::Result<Vec<_>>>()?;
         if let Some(number) = closed {
             warn(&format!(
-                "enter: {PMI_FD} is `{number}`, but descriptor {number} is not open: what started `tarn enter` has closed it. An MPI \
+                "enter: {PMI_FD} is `{number}`, but descriptor {number} is not open: the program that started `tarn enter` has closed it. An MPI \
                  program will fail in MPI_Init here: have srun start `tarn enter` itself, or leave the descriptor open"
             ));
             // It can be neither written nor has anything to read. Without PMI_FD, MPICH would be rank 0 of 1 in each task; with a number
@@ -206,7 +206,7 @@ fn own_door() -> io::Result<(String, PathBuf)> {
     };
     let lines = variable(
         EXEC_DIRS,
-        "it works only in what a step of several nodes starts",
+        "it works only in processes that a step of several nodes starts",
     )?;
     let node = variable(
         "SLURMD_NODENAME",
@@ -214,7 +214,7 @@ fn own_door() -> io::Result<(String, PathBuf)> {
     )?;
     door(&lines, &node).ok_or_else(|| {
         io::Error::other(format!(
-            "node `{node}` is none of the step's: give srun the names in $TARN_HOSTFILE (--nodelist)"
+            "node `{node}` is not a node of the step: give srun the names in $TARN_HOSTFILE (--nodelist)"
         ))
     })
 }

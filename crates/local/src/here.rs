@@ -317,7 +317,7 @@ impl<'a> Here<'a> {
             return Ok(());
         }
         if shared.isolation == Isolation::Group {
-            return Err(refused("what it sees of that in clear needs namespaces"));
+            return Err(refused("its unencrypted view of that needs namespaces"));
         }
         let size = room::size(shared, needs, self.at, run.reserve)?;
         let inside = work.join(room::ROOM);
@@ -490,7 +490,7 @@ impl<'a> Here<'a> {
             return Err(failure(
                 FailureKind::NoOutput,
                 format!(
-                    "it {what} the folder of its output `{name}`; nothing was kept: what is in that folder at its end is the output"
+                    "it {what} the folder of its output `{name}`; nothing was kept: the content of that folder at its end is the output"
                 ),
             ));
         }
@@ -554,8 +554,11 @@ impl<'a> Here<'a> {
         match shared.grow(self.spot, reserved, written) {
             Ok(()) => Ok(()),
             Err(others) => lack(
-                format!("the {} that lie there or are on their way", Bytes(others)),
-                "state the `size` of what it writes, so that there is room for it, or give a larger tier (--tier NAME=PATH:SIZE)",
+                format!(
+                    "the {} that are stored there or on their way",
+                    Bytes(others)
+                ),
+                "state the `size` of its output, so that space is kept for it, or give a larger tier (--tier NAME=PATH:SIZE)",
             ),
         }
     }

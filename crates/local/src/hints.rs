@@ -34,7 +34,7 @@ pub(crate) fn of_status(status: i32) -> &'static str {
     match status {
         status if status == SIGNALLED + PIPE => {
             " (SIGPIPE: the reader of a pipe ended before its writer, as in `yes | head`, which fails the step under `pipefail`; write \
-             `(yes || true) | head`, or say `shell = \"bash -eu\"`)"
+             `(yes || true) | head`, or set `shell = \"bash -eu\"`)"
         }
         _ => "",
     }
@@ -136,15 +136,14 @@ impl Own<'_> {
         let is_name = components.any(|c| matches!(c, Component::Normal(_)));
         if path.is_relative() && is_name && self.folder.join(path).exists() {
             return Some(format!(
-                "`{relative}` lies beside the workflow file, and steps run in a scratch folder of their own: write \
+                "`{relative}` is beside the workflow file, and each step runs in its own scratch folder: write \
                  `$TARN_WORKFLOW_DIR/{relative}`"
             ));
         }
         let outside = self.tmp && tmp::words(word).any(|path| Path::new(path).exists());
         outside.then(|| {
             format!(
-                "`{word}` is there, but a step has a /tmp, a /var/tmp and a /dev/shm of its own: make it a dataset (`source`), put it into the \
-                 workflow's folder, or say `tmp = \"shared\"`"
+                "`{word}` is there, but a step has its own /tmp, /var/tmp and /dev/shm: make it a dataset (`source`), put it into the workflow's folder, or set `tmp = \"shared\"`"
             )
         })
     }

@@ -109,7 +109,7 @@ fn is_there(shared: &Shared, replica: &Path) -> Result<bool, Failure> {
 
 fn unknown(at: &Path, failure: &Failure) -> Failure {
     let text = format!(
-        "nobody can tell what is left at {}: {}; nothing was started or removed: `tarn resume`, or `tarn run` again, when the store \
+        "it is not known what is left at {}: {}; nothing was started or removed: `tarn resume`, or `tarn run` again, when the store \
          answers",
         at.display(),
         failure.message

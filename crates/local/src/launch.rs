@@ -225,7 +225,7 @@ impl Helper {
         match asked {
             Ok(Some(Report::Mounted)) => {}
             Ok(Some(Report::Refused(why))) => return Err(why),
-            Ok(_) => return Err("the helper process ended at once; its log may tell why".into()),
+            Ok(_) => return Err("the helper process ended at once; its log may show why".into()),
             Err(e) => return Err(format!("the helper process does not answer: {e}")),
         }
         // As the helper sees it; here the folder is empty.
@@ -304,7 +304,7 @@ impl Helps for Helper {
 
     fn prepare(&mut self) -> Result<(), String> {
         let Some(launch) = self.launch.take() else {
-            return Err("it was not said what its helper is to do".into());
+            return Err("its helper has no instructions".into());
         };
         let Launch { spec, note, .. } = launch;
         (self.meter, self.told) = (launch.meter, launch.told);
@@ -326,7 +326,7 @@ impl Helps for Helper {
                 Ok(door)
             }
             Ok(Some(Report::Refused(why))) => Err(why),
-            Ok(_) => Err("the helper process ended at once; its log may tell why".into()),
+            Ok(_) => Err("the helper process ended at once; its log may show why".into()),
             Err(e) => Err(format!("the helper process does not answer: {e}")),
         }
     }
@@ -338,7 +338,7 @@ impl Helps for Helper {
                 Ok(Some(Report::Busy)) => {}
                 Ok(Some(Report::Ready(_))) => return Ok(()),
                 Ok(Some(Report::Refused(why))) => return Err(why),
-                Ok(_) => return Err("the helper process has gone; its log may tell why".into()),
+                Ok(_) => return Err("the helper process has gone; its log may show why".into()),
                 Err(e) => return Err(format!("the helper process does not answer: {e}")),
             }
         }
@@ -497,7 +497,7 @@ fn enter(helpers: &mut [&mut dyn Helps], hosts: &[String], stop: &Stop) -> Resul
 /// What is said of a step whose helper does not answer any more.
 fn stuck(helper: &dyn Helps) -> String {
     format!(
-        "the helper {} of node `{}` was told to end the step and did not within {}: something of it hangs in the kernel, \
+        "the helper {} of node `{}` was asked to end the step and did not within {}: something of it hangs in the kernel, \
          perhaps on a file system that does not answer",
         helper.process(),
         helper.node(),
@@ -705,7 +705,7 @@ mod tests {
         }
         .until_the_end(None);
         assert!(
-            matches!(&outcome, Outcome::Broken(why) if why.contains("`n7` was told to end")),
+            matches!(&outcome, Outcome::Broken(why) if why.contains("`n7` was asked to end")),
             "{outcome:?}"
         );
         assert!(helper.ends_within(Duration::from_secs(10)));

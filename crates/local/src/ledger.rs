@@ -266,7 +266,7 @@ impl<'a> Waiter<'a> {
         if mine.must_give_way() {
             return Some(failure(
                 FailureKind::Cancelled,
-                "an older run waits for room on the same tier and goes first; this is tried again",
+                "an older run waits for space on the same tier and goes first; this is tried again",
             ));
         }
         let dead = !mine.held_by_dead.is_empty() && self.since.elapsed() > PATIENCE;
@@ -516,7 +516,7 @@ impl Ledgers {
             if cancelled() {
                 return Err(failure(
                     FailureKind::Cancelled,
-                    "stopped while waiting for room",
+                    "stopped while waiting for space",
                 ));
             }
             let waiter = match &mut waiter {

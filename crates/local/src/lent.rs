@@ -143,7 +143,7 @@ fn serve(terms: &Terms, stop: &Stop, lock: File, tell: &Sender<Result<Door, Stri
     match served {
         Ok(None) => {}
         Ok(Some(why)) => warn(&format!(
-            "what is lent to {} is served no more: {why}",
+            "the partition exported to {} is served no more: {why}",
             terms.borrower
         )),
         Err(why) => drop(tell.send(Err(why))),

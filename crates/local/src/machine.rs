@@ -66,7 +66,7 @@ pub enum MachineError {
     },
     /// The tiers do not fit into the memory or onto the disk.
     #[error(
-        "tier `{name}` at {root} has no room for {nodes} nodes with {} each: {} are free for it ({limit}); give it a smaller size or take fewer nodes",
+        "tier `{name}` at {root} has no space for {nodes} nodes with {} each: {} are free for it ({limit}); give it a smaller size or take fewer nodes",
         Bytes(*.want), Bytes(*.free)
     )]
     NoRoom {
@@ -518,7 +518,7 @@ pub(crate) fn own_folder(path: &Path) -> io::Result<()> {
     let found = path.symlink_metadata()?;
     let refused = |why: String| {
         Err(io::Error::other(format!(
-            "{why}; tarn keeps data only in folders of your own: remove it, or give another tier (--tier NAME=PATH)"
+            "{why}; tarn keeps data only in folders that you own: remove it, or give another tier (--tier NAME=PATH)"
         )))
     };
     if !found.is_dir() {

@@ -62,7 +62,7 @@ impl Desk {
             Err(e) => {
                 let name = crate::member::node_name(&self.shared, from);
                 return warn(&format!(
-                    "what node `{name}` says about a step cannot be understood: {e}"
+                    "a message of node `{name}` about a step cannot be read: {e}"
                 ));
             }
         };

@@ -109,7 +109,7 @@ impl Envelope {
             let size = usize::try_from(size).map_err(|e| e.to_string())?;
             let (one, more) = rest
                 .split_at_checked(size)
-                .ok_or("it is shorter than it says")?;
+                .ok_or("it is shorter than its length field")?;
             cargo.push(one.to_vec());
             rest = more;
         }

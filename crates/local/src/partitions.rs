@@ -95,7 +95,7 @@ pub(crate) fn lend(
         return Ok(None);
     }
     let none = || {
-        let text = "a partition lies over nodes that cannot be reached from here";
+        let text = "a partition is on nodes that cannot be reached from here";
         failure(FailureKind::Launch, text)
     };
     let peers = shared.peers.as_ref().ok_or_else(none)?;
@@ -170,7 +170,7 @@ impl Own<'_> {
         if self.lent.filled {
             let node = shared.cluster.nodes.get(self.spot(at).node.at());
             let message = format!(
-                "its partition `{}` is not on node `{}` any more, with what steps have written to it; `tarn run` begins anew",
+                "its partition `{}` is not on node `{}` any more, with the data that steps wrote to it; `tarn run` starts again",
                 self.about.name,
                 node.map_or("?", |n| n.name.as_str()),
             );

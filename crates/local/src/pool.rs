@@ -275,7 +275,7 @@ fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Option<Event> 
 fn broken(job: &Job) -> Option<Event> {
     let why = failure(
         FailureKind::Io,
-        "an error inside tarn; please report it with what stands above on stderr",
+        "an error inside tarn; please report it with the lines above on stderr",
     );
     Some(match job {
         Job::List(data) => Event::SourceFailed {

@@ -78,8 +78,7 @@ impl Room {
         let full = stat.f_bavail.saturating_mul(stat.f_frsize) < FULL;
         full.then(|| {
             format!(
-                "out of memory: the private memory of {} in which its encrypted data and its scratch folder lie is full; state the \
-                 `size` of what it writes, ask for more memory, or leave `encrypt` out",
+                "out of memory: the private memory of {}, which holds its encrypted data and its scratch folder, is full; state the `size` of its output, ask for more memory, or leave `encrypt` out",
                 Bytes(self.bytes)
             )
         })

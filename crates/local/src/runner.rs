@@ -100,7 +100,7 @@ fn with_room(
         .map_err(|e| explain("mounts cannot be made private", &e))
         .and_then(|()| {
             namespace::mount_memory(at, bytes)
-                .map_err(|e| explain("no memory can be mounted for what is encrypted", &e))
+                .map_err(|e| explain("no memory can be mounted for encrypted data", &e))
         });
     if let Err(e) = mounted {
         return control.send(&Report::Refused(e.to_string()));
@@ -283,7 +283,7 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
         // By it the file system's processes are told from the step's.
         own.map_err(|e| explain("a shared namespace needs a /proc of the step's own", &e))?;
     } else if spec.images.is_some() {
-        own.map_err(|e| explain("images of a step's processes need a /proc of its own", &e))?;
+        own.map_err(|e| explain("images of a step's processes need a private /proc", &e))?;
     }
     // Last: what was mounted before is shown again with the folders that it lies in.
     tmp::begin(spec)?;

@@ -331,7 +331,7 @@ impl Shared {
         if self.tell_kept(spot, bytes) {
             return Err(failure(
                 FailureKind::Cancelled,
-                "data that is kept from earlier runs takes the room that was meant for it; a place is looked for anew",
+                "data that is kept from earlier runs takes the space that was planned for it; tarn looks for a node again",
             ));
         }
         self.clear_cache(spot, bytes);

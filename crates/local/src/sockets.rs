@@ -215,7 +215,7 @@ mod tests {
         let near = sockets.take(2, "near");
         assert_eq!(near.cpus, [4, 5], "where its tier is");
         let other = sockets.take(3, "near");
-        assert_eq!(other.cpus, [0, 1, 2], "there is no room for it");
+        assert_eq!(other.cpus, [0, 1, 2], "there is no space for it");
         let third = sockets.take(1, "elsewhere");
         assert_eq!(third.cpus, [6], "where most is free");
         let rest = sockets.take(2, "near");

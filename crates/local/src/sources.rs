@@ -179,6 +179,14 @@ pub(crate) fn part_info(
 pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
     std::fs::metadata(source).map(drop).map_err(|e| {
         let why = why_unreadable(source, &e);
+        let name = source.to_string_lossy();
+        if e.kind() == std::io::ErrorKind::NotFound && name.contains(['*', '?', '[', '{']) {
+            let text = format!(
+                "the source of dataset `{dataset}` does not exist: {name}; `source` takes no patterns: name the folder in \
+                 [data.{dataset}], and its files in the step, as in `in = [\"{dataset}/FILE\"]`"
+            );
+            return failure(FailureKind::Io, text);
+        }
         failure(
             FailureKind::Io,
             format!(

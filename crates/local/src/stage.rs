@@ -22,8 +22,8 @@ pub(crate) const NAME: &str = "at";
 /// Such a folder may be entered.
 const ENTERED: u32 = 0o111;
 /// What such a file says.
-const TEXT: &str = "A step of tarn has a folder here, which only the step itself and what it starts see. What srun starts in a step of several\n\
-    nodes sees it by `srun ... tarn enter COMMAND`; what is to run on another node of the step, by `tarn exec NODE -- COMMAND`.\n";
+const TEXT: &str = "A step of tarn has a folder here, which only the step itself and its processes see. Processes that srun starts in a step of several\n\
+    nodes see it by `srun ... tarn enter COMMAND`, commands on another node of the step by `tarn exec NODE -- COMMAND`.\n";
 
 /// The folder of a workspace on a tier.
 pub(crate) fn folder(root: &Path, workspace: &str) -> PathBuf {

@@ -385,7 +385,7 @@ fn for_lack_of_room(team: &mut Team<'_>, failed: Failure) -> Failure {
     });
     let tier = lacks.iter().find_map(|l| match l {
         Lack::Tier(folder) if matches!(failed.kind, Exit | Signal) => Some(format!(
-            "{}; no space is left on its tier (the file system of {folder}): state the `size` of what it writes, or give it \
+            "{}; no space is left on its tier (the file system of {folder}): state the `size` of its output, or give it \
              a larger tier (--tier NAME=PATH:SIZE)",
             failed.message
         )),

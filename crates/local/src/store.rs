@@ -61,7 +61,7 @@ pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
         failure(
             FailureKind::Corrupt,
             format!(
-                "the manifest {} is damaged: {e}; what it describes must be made or read again",
+                "the manifest {} is damaged: {e}; its data must be made or read again",
                 path.display()
             ),
         )

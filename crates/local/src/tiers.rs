@@ -14,7 +14,7 @@ pub fn apart(tiers: &[TierSpec]) -> Result<(), String> {
     for tier in tiers {
         if !names.insert(&tier.name) {
             return refused(format!(
-                "two tiers are called `{0}`; give each --tier a name of its own",
+                "two tiers are called `{0}`; give each --tier its own name",
                 tier.name
             ));
         }
@@ -26,12 +26,12 @@ pub fn apart(tiers: &[TierSpec]) -> Result<(), String> {
             let how = if place.is(its) {
                 format!("are one folder ({a} and {b})")
             } else if place.holds(its) || its.holds(place) {
-                format!("lie one inside the other ({a} and {b})")
+                format!("are one inside the other ({a} and {b})")
             } else {
                 continue;
             };
             return refused(format!(
-                "the tiers `{}` and `{}` {how}; give each --tier a folder of its own, best on storage of its own",
+                "the tiers `{}` and `{}` {how}; give each --tier its own folder, best on its own storage",
                 tier.name, other.name
             ));
         }
@@ -71,7 +71,7 @@ mod tests {
         ];
         for [one, two] in clash {
             let refused = apart(&tiers(&[&one, &two])).expect_err("a clash");
-            assert!(refused.contains("a folder of its own"), "{one:?} {two:?}");
+            assert!(refused.contains("its own folder"), "{one:?} {two:?}");
         }
         let mut twice = tiers(&[&a, &here.join("b")]);
         twice[1].name = twice[0].name.clone();

@@ -224,7 +224,7 @@ pub(crate) fn begin(spec: &Spec) -> io::Result<()> {
     };
     own.begin().map_err(|e| {
         let why = format!(
-            "the step cannot have a /tmp of its own ({e}); `tmp = \"shared\"` in the workflow file lets it use that of the machine"
+            "the step cannot have a private /tmp ({e}); `tmp = \"shared\"` in the workflow file lets it use that of the machine"
         );
         io::Error::new(e.kind(), why)
     })

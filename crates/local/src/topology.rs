@@ -31,7 +31,7 @@ pub fn sockets() -> Result<Vec<Socket>, String> {
 pub(crate) fn allowed() -> Result<BTreeSet<u32>, String> {
     let set = sched_getaffinity(None).map_err(|e| {
         format!(
-            "the kernel does not say which processors may be used ({e}; more than {} are not divided)",
+            "the kernel does not report which processors may be used ({e}; more than {} are not divided)",
             CpuSet::MAX_CPU
         )
     })?;
@@ -47,7 +47,7 @@ fn of_xml(xml: &str, allowed: &BTreeSet<u32>) -> Result<Vec<Socket>, String> {
         ..Default::default()
     };
     let document = roxmltree::Document::parse_with_options(xml, options)
-        .map_err(|e| format!("what libhwloc says is no XML: {e}"))?;
+        .map_err(|e| format!("the output of libhwloc is not XML: {e}"))?;
     let objects = document.descendants();
     let packages = objects.filter(|o| o.attribute("type") == Some("Package"));
     let sockets = packages.map(|package| {

@@ -271,7 +271,7 @@ fn drained(
         agrees(shared, part, &manifest, control)?;
     }
     if seal.is_some() && manifest.hash() != part.manifest.hash() {
-        let what = "what was put there does not hold what the part must hold";
+        let what = "the data that was put there lacks entries of the part";
         return Err(Broken::of(
             part.order.part,
             failure(FailureKind::Corrupt, what),
@@ -608,13 +608,13 @@ fn agrees(
             ));
         }
         if Instant::now() >= until {
-            let why = "the copy that it was read from did not become whole";
+            let why = "the copy that it was read from was not completed";
             return Err(failure(FailureKind::Io, why));
         }
         std::thread::sleep(LOOK);
     };
     if known.hash() != read.hash() {
-        let why = "what arrived is not what the copy that it was read from holds";
+        let why = "the data that arrived differs from the copy that it was read from";
         return Err(failure(FailureKind::Corrupt, why));
     }
     part.manifest = known;

@@ -156,7 +156,7 @@ fn encryption(
 ) -> Result<(), WorldError> {
     let why = match (own, isolation, keys) {
         (Own::All, Err(why), _) => {
-            &format!("what a step sees of it in clear needs namespaces: {why}")
+            &format!("a step's unencrypted view of it needs namespaces: {why}")
         }
         (.., false) => "you have no key; `tarn key new` makes one",
         _ => return Ok(()),
@@ -511,7 +511,7 @@ fn broken(run: &Run) -> Event {
         ended: Ended::Failed {
             failure: Failure {
                 kind: FailureKind::Launch,
-                message: "an error inside tarn; please report it with what stands above on stderr"
+                message: "an error inside tarn; please report it with the lines above on stderr"
                     .into(),
             },
             log_tail: String::new(),

@@ -49,9 +49,8 @@ impl Writer {
         let excess = written.saturating_sub(self.reserve);
         (excess > free).then(|| {
             let text = format!(
-                "out of memory: it has written {} to tier `{}` of node `{}`, which lies in memory, {} more than were set aside \
-                 for it, and {} of {} were left; it was ended before the kernel ends others, and nothing it wrote was kept; \
-                 state the `size` of what it writes, so that there is room for it, ask for more memory, or give it a tier on \
+                "out of memory: it has written {} to tier `{}` of node `{}`, which is in memory, {} more than were reserved for it, and {} of {} were left; it was ended before the kernel ends others, and nothing it wrote was kept; \
+                 state the `size` of its output, so that space is kept for it, ask for more memory, or give it a tier on \
                  disk (--tier NAME=PATH:SIZE)",
                 Bytes(written),
                 self.tier,

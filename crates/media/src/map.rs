@@ -104,7 +104,7 @@ impl Mapped {
     /// # Errors
     /// When there is no room.
     pub fn make(file: OwnedFd, path: &Path, size: u64) -> Result<Self, MediumError> {
-        reserve(&file, 0, size).map_err(failed("take the room of", path))?;
+        reserve(&file, 0, size).map_err(failed("reserve the space of", path))?;
         let mut mapped = Self::of(file, path)?;
         mapped.populate()?;
         Ok(mapped)
@@ -126,7 +126,7 @@ impl Mapped {
         let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("make", path))?;
         let has = fstat(&file).map_err(failed("examine", path))?.st_size as u64;
         if has < size {
-            ftruncate(&file, size).map_err(failed("take the room of", path))?;
+            ftruncate(&file, size).map_err(failed("reserve the space of", path))?;
         }
         Self::map(Held::new(file), path)
     }
@@ -333,7 +333,7 @@ impl Medium for Mapped {
             return Ok(());
         }
         let taken = reserve(&self.file, old as u64, size);
-        let taken = taken.map_err(failed("take the room of", &self.path));
+        let taken = taken.map_err(failed("reserve the space of", &self.path));
         let grown = taken.and_then(|()| {
             // SAFETY: the range of `pages`, which nothing borrows as this is exclusive; it may move.
             let start = unsafe {

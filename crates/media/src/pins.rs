@@ -61,7 +61,7 @@ fn locked(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Option<Range<u
     // A lock that is none of the range's would be asked for again and again.
     (!some.is_empty())
         .then_some(Some(some))
-        .ok_or_else(|| io::Error::other("the system tells of a lock that was not asked for"))
+        .ok_or_else(|| io::Error::other("the system reports a lock that was not requested"))
 }
 
 fn is_unsupported(error: &io::Error) -> bool {

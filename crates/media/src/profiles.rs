@@ -40,7 +40,7 @@ impl Profile {
         };
         let rate = |text: Option<String>| text.map_or(Ok(0), |t| parse_rate(&t));
         let latency = written.latency.map_or(Ok(0), |t| parse_time(&t));
-        let bad = |e| format!("the NVRAM profile {name:?} is none: {e}");
+        let bad = |e| format!("the NVRAM profile {name:?} is not valid: {e}");
         Ok(Self {
             name: name.to_owned(),
             device: rate(written.device).map_err(bad)?,

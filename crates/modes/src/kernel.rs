@@ -147,7 +147,7 @@ impl fmt::Display for Use {
             UseKind::Open { process, program } => {
                 write!(f, "{device} is open in process {process} ({program})")
             }
-            UseKind::Busy => write!(f, "the kernel says that {device} is busy"),
+            UseKind::Busy => write!(f, "the kernel reports that {device} is busy"),
         }
     }
 }

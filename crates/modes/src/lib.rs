@@ -36,7 +36,7 @@ pub const MAX_THINGS: usize = 4096;
 pub enum Garbled {
     /// It is not in the tool's format.
     #[error(
-        "{tool} says what is not understood ({why}); see whether its version is one that docs/admin/memory-modes.md names"
+        "the output of {tool} is not in a format that tarn knows ({why}): tarn may not support this version of {tool}; update {tool}, or report this with its version"
     )]
     Format {
         /// The tool.
@@ -51,7 +51,7 @@ pub enum Garbled {
         tool: &'static str,
     },
     /// There is too much of it.
-    #[error("{tool} tells of more than {MAX_THINGS} things: no such machine is known")]
+    #[error("{tool} lists more than {MAX_THINGS} devices, which no known machine has")]
     TooMuch {
         /// The tool.
         tool: &'static str,

@@ -191,7 +191,7 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
     for (tool, use_of_it) in [("ipmctl", "modules"), ("ndctl", "namespaces")] {
         match inventory.tool(tool) {
             Some(ToolState::Answered) => {}
-            Some(ToolState::Failed { why }) => plan.refuse(format!("{tool} cannot tell of {use_of_it}: {why}")),
+            Some(ToolState::Failed { why }) => plan.refuse(format!("{tool} cannot report {use_of_it}: {why}")),
             Some(ToolState::Missing) | None => plan.refuse(format!(
                 "{tool} is missing, and without it nothing is known of {use_of_it}: install the package {tool}"
             )),
@@ -383,7 +383,7 @@ fn device(inventory: &Inventory, ask: &Ask, mode: DaxMode) -> Plan {
     match inventory.tool("daxctl") {
         Some(ToolState::Answered) => {}
         Some(ToolState::Failed { why }) => {
-            plan.refuse(format!("daxctl cannot tell of devices: {why}"));
+            plan.refuse(format!("daxctl cannot list devices: {why}"));
             return plan;
         }
         Some(ToolState::Missing) | None => {
@@ -404,7 +404,7 @@ fn device(inventory: &Inventory, ask: &Ask, mode: DaxMode) -> Plan {
         };
         plan.refuse(match &ask.device {
             Some(name) => format!("there is no DAX device `{name}`: {there}"),
-            None => format!("say which DAX device, with --device: {there}"),
+            None => format!("name the DAX device with --device: {there}"),
         });
         return plan;
     };
@@ -458,7 +458,7 @@ fn give_back(inventory: &Inventory, dax: &Dax, plan: &mut Plan) {
     let free = others.fold(0, u64::saturating_add);
     if online && used > free {
         plan.refuse(format!(
-            "{} in use on {name} have no room in the rest of the memory, where {} are free: end programs first",
+            "{} in use on {name} do not fit into the rest of the memory, where {} are free: end programs first",
             Bytes(used),
             Bytes(free)
         ));

@@ -169,7 +169,7 @@ fn ratio(inventory: &Inventory, mode: Mode, add: &mut impl FnMut(Rule, bool, Str
         if dram == 0 {
             if !placed {
                 let why =
-                    "the ratio of DRAM to modules is not checked: ipmctl does not tell of DRAM";
+                    "the ratio of DRAM to modules is not checked: ipmctl does not report DRAM";
                 add(Rule::Ratio, false, why.into());
             }
             continue;
@@ -207,7 +207,7 @@ fn places(inventory: &Inventory, mode: Mode, add: &mut impl FnMut(Rule, bool, St
     let cached = mode.memory_share() > 0;
     let unknown = inventory.dram.is_empty() || inventory.dram.iter().any(|d| d.place.is_none());
     if unknown {
-        let why = "the layout of DIMMs is not checked: ipmctl does not tell where DRAM is";
+        let why = "the layout of DIMMs is not checked: ipmctl does not report where DRAM is";
         if cached && !inventory.modules.is_empty() {
             add(Rule::Layout, false, why.into());
         }

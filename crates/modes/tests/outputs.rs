@@ -184,10 +184,18 @@ fn what_is_not_understood_is_an_error_that_says_so() {
         "<?xml version=\"9\"?><a/",
     ] {
         let why = dimms(text).unwrap_err().to_string();
-        assert!(why.contains("ipmctl says what is not understood"), "{why}");
+        assert!(
+            why.contains("the output of ipmctl is not in a format that tarn knows"),
+            "{why}"
+        );
     }
     for text in ["{\"dev\":\"foo", "nd: command not found"] {
-        assert!(ndctl(text).unwrap_err().to_string().contains("ndctl says"));
+        assert!(
+            ndctl(text)
+                .unwrap_err()
+                .to_string()
+                .contains("the output of ndctl")
+        );
         assert!(daxctl(text).is_err() && cxl(text).is_err());
     }
     let many = format!("[{}{{}}]", "{},".repeat(tarn_modes::MAX_THINGS));

@@ -457,7 +457,7 @@ fn a_device_becomes_memory_and_a_device_again() {
     assert!(plan(&node, &ask("system-ram", &[])).done);
     // Pages need somewhere to go, and must be movable.
     node.numa[0].free = 19 * GIB;
-    assert!(plan(&node, &ask("devdax", &[])).refusals[0].contains("no room"));
+    assert!(plan(&node, &ask("devdax", &[])).refusals[0].contains("do not fit"));
     node.numa[0].free = 100 * GIB;
     node.dax[0].movable = Some(false);
     assert!(plan(&node, &ask("devdax", &[])).refusals[0].contains("only a reboot"));

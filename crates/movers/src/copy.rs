@@ -191,7 +191,7 @@ fn check_taken(trees: &[Tree<'_>], found: &Gathered, target: &Target) -> Result<
             return Err(MoverError::new(
                 FailureKind::Io,
                 format!(
-                    "`{}` of `{}` could not be made: something else stands at `{}`; nobody but tarn may write there: run again",
+                    "`{}` of `{}` could not be made: something else is at `{}`; nobody but tarn may write there: run again",
                     show(path),
                     show_path(&trees[*tree as usize].path),
                     target.show(path)

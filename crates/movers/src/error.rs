@@ -46,14 +46,18 @@ pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> Mover
             FailureKind::NoSpace,
             "raise the file size limit (`ulimit -f`) or choose another place",
         ),
+        (Errno::NOENT, Side::Source) if looks_like_pattern(path) => (
+            FailureKind::SourceChanged,
+            "paths are not patterns: as the `source` of a dataset name the folder, and a file of it as `in = [\"DATASET/FILE\"]`",
+        ),
         (Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR, Side::Source) => (
             FailureKind::SourceChanged,
-            "it vanished or was replaced while it was read, or this node does not see it; run again when nobody changes it, with \
-             the data on a file system that all nodes mount",
+            "check the path; if it was there, it vanished or was replaced while it was read, or this node does not see it: run again \
+             when nobody changes it, with the data on a file system that all nodes mount",
         ),
         (Errno::LOOP | Errno::XDEV, Side::Source) => (
             FailureKind::Escape,
-            "a symbolic link stands where a folder or file was; tarn does not follow links inside a tree",
+            "a folder or file was replaced by a symbolic link; tarn does not follow links inside a tree",
         ),
         (Errno::ACCESS | Errno::PERM, _) => (
             FailureKind::Io,
@@ -73,6 +77,11 @@ pub(crate) fn failed(side: Side, doing: &str, path: &str, errno: Errno) -> Mover
     };
     let cause = std::io::Error::from(errno);
     MoverError::new(kind, format!("cannot {doing} `{path}`: {cause}; {remedy}"))
+}
+
+/// Whether a path that does not exist was probably meant for a shell to expand.
+fn looks_like_pattern(path: &str) -> bool {
+    path.contains(['*', '?', '[', '{'])
 }
 
 /// Cancellation, as a failure.

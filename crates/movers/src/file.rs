@@ -338,7 +338,7 @@ impl Worker<'_> {
             return Err(MoverError::new(
                 FailureKind::Io,
                 format!(
-                    "`{path}` says that it is empty and is not: its content is made whenever it is read, as that of files in \
+                    "`{path}` has size 0 but is not empty: its content is made whenever it is read, as that of files in \
                      /proc is; write it to a file first (`cat {path} > FILE`) and name that one"
                 ),
             ));

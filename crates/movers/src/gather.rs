@@ -200,7 +200,7 @@ fn differs(is: &Entry, want: &Entry) -> Option<(&'static str, Blame)> {
             },
         ) => {
             if size != want_size {
-                return Some(("has another size than its manifest says", Blame::Changed));
+                return Some(("has another size than in its manifest", Blame::Changed));
             }
             match (hash, want_hash) {
                 (Some(a), Some(b)) if a == b => {}
@@ -208,7 +208,7 @@ fn differs(is: &Entry, want: &Entry) -> Option<(&'static str, Blame)> {
                     return Some(("does not match its hash", Blame::Stored));
                 }
                 (Some(_), Some(_)) => {
-                    return Some(("has other content than its manifest says", Blame::Changed));
+                    return Some(("has other content than in its manifest", Blame::Changed));
                 }
                 _ if is.mtime != want.mtime => {
                     return Some(("was changed since it was listed", Blame::Changed));
@@ -216,13 +216,13 @@ fn differs(is: &Entry, want: &Entry) -> Option<(&'static str, Blame)> {
                 _ => {}
             }
         }
-        _ => return Some(("is of another kind than its manifest says", Blame::Changed)),
+        _ => return Some(("is of another kind than in its manifest", Blame::Changed)),
     }
     if is.mode != want.mode {
-        return Some(("has another mode than its manifest says", Blame::Changed));
+        return Some(("has another mode than in its manifest", Blame::Changed));
     }
     (is.xattrs != want.xattrs).then_some((
-        "has other extended attributes than its manifest says",
+        "has other extended attributes than in its manifest",
         Blame::Changed,
     ))
 }

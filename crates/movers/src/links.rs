@@ -189,7 +189,7 @@ impl Worker<'_> {
         let path = linked.at.clone();
         if linked.way.iter().any(|w| w.starts_with(&linked.real)) {
             let text = format!(
-                "the symbolic link `{}` -> `{}` leads to a folder that it lies in: there is no end to what it holds; remove it",
+                "the symbolic link `{}` -> `{}` leads to a folder that contains it, so the tree never ends; remove it",
                 self.job.trees[folder.tree as usize].show(&path),
                 show(target)
             );

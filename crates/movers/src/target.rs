@@ -103,7 +103,7 @@ impl Target {
         MoverError::new(
             FailureKind::NoSpace,
             format!(
-                "no room for `{}`: {why}; {} are free in `{}`{whole}; free space there, or choose a place with more",
+                "no space for `{}`: {why}; {} are free in `{}`{whole}; free space there, or choose a place with more",
                 self.show(path),
                 Bytes(free),
                 show_path(&self.root.path)

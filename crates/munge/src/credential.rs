@@ -73,7 +73,7 @@ impl Munge {
     pub fn decode(&self, credential: &[u8]) -> Result<(Identity, Vec<u8>), MungeError> {
         let words = ["--numeric", "--keys", "STATUS,UID,GID"];
         let said = self.run("unmunge", &words, credential)?;
-        let refused = || MungeError::Refused("unmunge says nothing that makes sense".into());
+        let refused = || MungeError::Refused("the output of unmunge cannot be read".into());
         let end = said.windows(2).position(|two| two == b"\n\n");
         let end = end.ok_or_else(refused)?;
         let head = std::str::from_utf8(&said[..end]).map_err(|_| refused())?;

@@ -282,8 +282,11 @@ impl Reader {
         let number = self.number.to_le_bytes();
         let mac = self.key.mac(&[self.way.word(), &number, &body]);
         // Compared in constant time.
-        mac.verify_slice(proof)
-            .map_err(|_| SessionError::Broken("a proof that is none: somebody stands between"))?;
+        mac.verify_slice(proof).map_err(|_| {
+            SessionError::Broken(
+                "an invalid proof: something between the two nodes changes messages",
+            )
+        })?;
         self.number += 1;
         Ok(decode(&body)?)
     }

@@ -78,7 +78,7 @@ impl Store {
                 return Ok(info);
             }
             let text = format!(
-                "version {} of object {key:?} is here already, and is another than that of {node}: use keys of their own on each node, or delete it here",
+                "version {} of object {key:?} is here already, and differs from that of {node}: use separate keys on each node, or delete it here",
                 info.number
             );
             return Err(Fault::new(Code::Exists, text));

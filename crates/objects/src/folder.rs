@@ -93,7 +93,7 @@ impl Folder {
         Lock::wait(&self.fd, PATIENCE).map_err(|e| match e {
             Errno::WOULDBLOCK => {
                 let text = format!(
-                    "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
+                    "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it continue or end it",
                     self.path.display()
                 );
                 Fault::new(Code::Busy, text)

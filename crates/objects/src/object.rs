@@ -98,7 +98,7 @@ impl Object {
         let own = |t: &Trailer| *t.key == *key && number.is_none_or(|n| n == t.number);
         let Some(trailer) = trailer(file, &path)?.filter(own) else {
             let text = format!(
-                "{} is no whole version of object {key:?}: delete it, and put or fetch the object again",
+                "{} is not a complete version of object {key:?}: delete it, and put or fetch the object again",
                 path.display()
             );
             return Err(Fault::new(Code::Corrupt, text));
@@ -211,7 +211,7 @@ impl Object {
         let length = self.trailer.length;
         if into.len() as u64 != length {
             let text = format!(
-                "object {:?} has {length} bytes, and there is room for {}",
+                "object {:?} has {length} bytes, and the buffer has {}",
                 self.trailer.key,
                 into.len()
             );

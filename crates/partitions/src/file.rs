@@ -85,7 +85,7 @@ pub(crate) fn make(
         0 => DATA,
         _ => 0,
     };
-    reserve(&file, first, DATA + size).map_err(refused("take the room of", &path))?;
+    reserve(&file, first, DATA + size).map_err(refused("reserve the space of", &path))?;
     if unit > 0 {
         clear_slots(&file, &path).map_err(unusable)?;
     }
@@ -237,7 +237,7 @@ pub(crate) fn grow(file: &OwnedFd, size: u64, path: &Path) -> Result<u64, Refusa
     let held = hold_alone(file, &HEADER, PATIENCE).map_err(refused("lock", path))?;
     if !held {
         let text = format!(
-            "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it go on or end it",
+            "another program has held the lock of {} for {PATIENCE:?}: if it was stopped, let it continue or end it",
             path.display()
         );
         return Err(Refusal::new(Code::Busy, text));
@@ -266,7 +266,7 @@ pub(crate) fn resize(
         cut(old.size)?;
         reserve(file, DATA + old.size, DATA + new.size).map_err(|e| {
             let _ = cut(old.size);
-            refused("take the room of", path)(e)
+            refused("reserve the space of", path)(e)
         })?;
     }
     let written = write(file, &new, path)?;

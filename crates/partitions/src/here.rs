@@ -154,7 +154,7 @@ impl HerePart {
             return Ok(());
         }
         let text = format!(
-            "{} had {} bytes when it was opened, and says {} now: its file was made shorter, or its header is damaged",
+            "{} had {} bytes when it was opened, and has {} now: its file was made shorter, or its header is damaged",
             self.path.display(),
             known.size,
             now.size

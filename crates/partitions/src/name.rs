@@ -39,7 +39,7 @@ impl<'n> Name<'n> {
         match name {
             Self::Space(InSpace { path: "", .. }) => {
                 let text = format!(
-                    "{} is no name of a partition: say ./{} for one of this folder, or SPACE/NAME or NODE:SPACE/NAME for one of a dataspace of tarnd",
+                    "{} is not a name of a partition: write ./{} for one of this folder, or SPACE/NAME or NODE:SPACE/NAME for one of a dataspace of tarnd",
                     path.display(),
                     path.display()
                 );

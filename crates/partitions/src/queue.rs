@@ -235,7 +235,7 @@ impl Queue {
             }
             if self.pair.is_idle() {
                 let text = format!(
-                    "{completions} completions were waited for, and with what is under way there will be {}",
+                    "{completions} completions were waited for, and with the running ones there will be {}",
                     self.pair.rings().completed()
                 );
                 return Err(Refusal::new(Code::Invalid, text));

@@ -157,7 +157,7 @@ pub fn check_about(about: &str) -> Result<(), Fault> {
         0..=MAX_ABOUT => Ok(()),
         bytes => Err(Fault::new(
             Code::Invalid,
-            format!("what is said about an object has at most {MAX_ABOUT} bytes, not {bytes}"),
+            format!("the description of an object has at most {MAX_ABOUT} bytes, not {bytes}"),
         )),
     }
 }

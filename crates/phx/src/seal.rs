@@ -181,7 +181,7 @@ impl Opener {
         let proven = pieces.open(seal.whole.number, &about, &seal.whole.tag, &mut []);
         proven.map_err(|_| {
             let text = format!(
-                "what lies there as version {} of rank {} was changed since it was sealed, or is another",
+                "the data there as version {} of rank {} was changed since it was sealed, or is another version",
                 of.id, of.rank
             );
             Fault::new(Code::Corrupt, text)

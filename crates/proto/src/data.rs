@@ -94,7 +94,7 @@ impl Hello {
             nonce: from.array()?,
         };
         if hello.lowest > hello.highest || hello.lowest == NO_VERSION {
-            return Err(Malformed("its range of versions is none"));
+            return Err(Malformed("its range of versions is empty"));
         }
         Ok(hello)
     }

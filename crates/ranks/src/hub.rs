@@ -111,7 +111,7 @@ impl Hub {
                 Answer::Taken(format!("process {process} is its rank {}", who.rank))
             }
             Stand::Gone { why, .. } => Answer::Refused(format!(
-                "rank {} was here already and is gone ({why}): start all ranks anew",
+                "rank {} was here already and is gone ({why}): restart all ranks",
                 who.rank
             )),
         }

@@ -164,7 +164,7 @@ impl Shared {
     ) -> Result<Vec<Box<[u8]>>, RanksError> {
         if word.len() > MAX_WORD {
             return Err(RanksError::Invalid(format!(
-                "a word of {} bytes: at most {MAX_WORD} can be told to all at once",
+                "a word of {} bytes: at most {MAX_WORD} can be sent to all at once",
                 word.len()
             )));
         }
@@ -273,7 +273,7 @@ impl Shared {
         match said {
             FromHub::Words(number, words) => {
                 let whole = words.len() == self.ranks as usize;
-                let why = || Err(format!("it told {} words", words.len()));
+                let why = || Err(format!("it sent {} words", words.len()));
                 let words = if whole { Ok(words) } else { why() };
                 state.end_exchange(number, words);
             }

@@ -183,7 +183,7 @@ fn a_program_that_runs_is_named_by_its_process() {
     let e = Meeting::join(here(folder.path(), 1, RANKS))
         .unwrap_err()
         .to_string();
-    assert!(e.contains("start all ranks anew"), "{e}");
+    assert!(e.contains("restart all ranks"), "{e}");
 }
 
 #[test]

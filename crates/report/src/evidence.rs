@@ -323,7 +323,7 @@ impl Verdict {
         match self {
             Self::Holds => "holds",
             Self::Fails => "does not hold",
-            Self::Unclear => "cannot be told",
+            Self::Unclear => "undecided",
         }
     }
 }
@@ -354,7 +354,7 @@ impl Results {
         };
         let number = self.experiments.len() as u64;
         format!(
-            "{} took {:.1} min; all there are, {how}, are meant to take at most {meant} min",
+            "{} took {:.1} min; the target for all of them, {how}, is at most {meant} min",
             counted(number, "experiment"),
             seconds / 60.0
         )

@@ -54,14 +54,14 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
     // What ended the run comes first; what was overcome comes with the other stories of the way.
     let overcome = summary.outcome == OutcomeName::Done;
     if !overcome {
-        tables::failures(&mut page, &trace, &names, "What failed");
+        tables::failures(&mut page, &trace, &names, "Failures");
     }
     sections::traffic(&mut page, &summary);
     sections::charts(&mut page, &trace);
     tables::steps(&mut page, &summary);
     tables::images(&mut page, &summary);
     if overcome {
-        tables::failures(&mut page, &trace, &names, "What failed on the way");
+        tables::failures(&mut page, &trace, &names, "Failures on the way");
     }
     tables::notes(&mut page, &notes);
     tables::lists(&mut page, &trace);

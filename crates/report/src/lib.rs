@@ -29,7 +29,7 @@ pub enum ReportError {
     /// There is no `started` record.
     #[error(
         "the log has no `started` record: the run died before it began, or the log is not whole; \
-         there is nothing to report (`tarn run` starts anew)"
+         there is nothing to report (`tarn run` starts again)"
     )]
     NotStarted,
 }

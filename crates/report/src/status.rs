@@ -17,7 +17,7 @@ use meter::Meters;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Outcome, Subject};
-use tarn_base::history::{AttemptEnd, DeedKind, TransferEnd};
+use tarn_base::history::{AttemptEnd, DeedKind, TransferEnd, TransferHistory};
 use tarn_base::id::{InstanceId, NodeId, TierId, TierRef};
 use tarn_base::nodes::{Live, Phase};
 use tarn_base::part::{PartMove, Place};
@@ -408,31 +408,52 @@ fn fills(trace: &Trace) -> Vec<Fill> {
     fills
 }
 
+fn has_result(trace: &Trace, id: InstanceId) -> bool {
+    let instance = trace.history.instances.get(&id);
+    instance.is_some_and(|instance| instance.state.is_done())
+}
+
+/// The newest failure that no later success has made up for: of instances that have no result, and of transfers of versions that have
+/// not arrived since.
 fn last_failure(trace: &Trace, names: &Names<'_>) -> Option<LastFailure> {
     let attempts = trace.attempts().filter_map(|((id, _), a)| match &a.ended {
-        Some((when, AttemptEnd::Failed { failure, log_tail })) => Some(LastFailure {
-            when: *when,
-            what: format!("attempt {} of {}", a.attempt, names.instance(id)),
-            message: failure.message.clone(),
-            log_tail: Some(log_tail.clone()).filter(|t| !t.is_empty()),
-        }),
+        Some((when, AttemptEnd::Failed { failure, log_tail })) if !has_result(trace, id) => {
+            Some(LastFailure {
+                when: *when,
+                what: format!("attempt {} of {}", a.attempt, names.instance(id)),
+                message: failure.message.clone(),
+                log_tail: Some(log_tail.clone()).filter(|t| !t.is_empty()),
+            })
+        }
         _ => None,
     });
+    let came_later = |t: &TransferHistory, failed: Time| {
+        trace.history.transfers.values().any(|other| {
+            let is_same =
+                (other.order.data, other.order.version) == (t.order.data, t.order.version);
+            is_same
+                && matches!(&other.ended, Some((when, TransferEnd::Done { .. })) if *when >= failed)
+        })
+    };
     let transfers = trace
         .history
         .transfers
         .values()
         .filter_map(|t| match &t.ended {
-            Some((when, TransferEnd::Failed(failure))) => Some(LastFailure {
-                when: *when,
-                what: format!(
-                    "transfer {} of {}",
-                    t.order.id,
-                    names.version(t.order.data, t.order.version)
-                ),
-                message: failure.message.clone(),
-                log_tail: None,
-            }),
+            Some((when, TransferEnd::Failed(failure)))
+                if !t.instance.is_some_and(|id| has_result(trace, id)) && !came_later(t, *when) =>
+            {
+                Some(LastFailure {
+                    when: *when,
+                    what: format!(
+                        "transfer {} of {}",
+                        t.order.id,
+                        names.version(t.order.data, t.order.version)
+                    ),
+                    message: failure.message.clone(),
+                    log_tail: None,
+                })
+            }
             _ => None,
         });
     attempts.chain(transfers).max_by_key(|f| f.when)

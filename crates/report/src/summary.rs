@@ -446,16 +446,19 @@ impl std::fmt::Display for Summary {
         if self.energy.measured.is_some() {
             writeln!(f, "energy    {}", self.energy)?;
         }
-        writeln!(
+        write!(
             f,
-            "kept      {} were used where they lay; {} moved between nodes, {} between tiers",
+            "bytes     read locally {} · between nodes {}",
             Bytes(b.retained),
-            Bytes(b.peer),
-            Bytes(b.promote + b.demote)
+            Bytes(b.peer)
         )?;
+        let between_tiers = b.promote + b.demote;
+        if between_tiers > 0 {
+            write!(f, " · between tiers {}", Bytes(between_tiers))?;
+        }
         writeln!(
             f,
-            "external  {} in, {} out; with every dataset staged through it: {} in, {} out",
+            " · shared file system {} in, {} out (without tarn {} in, {} out)",
             Bytes(b.external_in),
             Bytes(b.external_out),
             Bytes(s.external_in),

@@ -54,7 +54,7 @@ fn the_page_has_all_of_it_and_nothing_from_outside() {
         "paper 4.97",
         "published (paper)",
         ">holds<",
-        "1 hold, 0 do not, 0 cannot be told; 1 experiment not run",
+        "1 hold, 0 do not, 0 undecided; 1 experiment not run",
         "<code>--quick</code>",
         "id=\"weiland-table1\"",
     ] {

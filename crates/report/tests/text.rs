@@ -4,7 +4,7 @@ mod common;
 
 use common::{Log, MIB, MS, act, info, instance, mosaic, part, spot};
 use tarn_base::action::{Do, Held, Outcome, Run, Subject};
-use tarn_base::event::{Ended, Event, Failure, FailureKind, Usage};
+use tarn_base::event::{Ended, Event, Failure, FailureKind, Undeclared, Usage};
 use tarn_base::hash::Hash;
 use tarn_base::id::{DataId, NodeId, TransferId};
 use tarn_base::nodes::{LIVE_FORMAT, Live, MovingTransfer, Phase, RunningStep};
@@ -170,7 +170,7 @@ fn why_of_an_element() {
 fn why_of_a_tier_tells_again_and_again_once() {
     let said = said("n1/tmpfs");
     let golden = "   910 ms  project[t1.fits] (3 times)
-           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is under way has to end first
+           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; running steps and transfers have to end first
 ";
     assert!(said.ends_with(golden), "{said}");
     assert!(!said.contains("n0/tmpfs"), "{said}");
@@ -183,7 +183,7 @@ fn why_of_the_run_tells_what_failed_and_what_waits() {
            | no header
            | giving up
    912 ms  project[t1.fits]
-           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; what is under way has to end first
+           because waiting: 20.00 MiB wanted on tmpfs of n1, 3.00 MiB free; running steps and transfers have to end first
 ";
     assert_eq!(said(""), golden);
     let ended = why(&mosaic::mosaic(1, 9, 2, 1), "").expect("it ran");
@@ -260,6 +260,34 @@ last failure at 900 ms: attempt 1 of project[t0.fits]
         serde_json::from_str::<Status>(&json).expect("it reads back"),
         now
     );
+}
+
+/// A failure that a later attempt has made up for is not named.
+#[test]
+fn status_names_no_failure_that_is_over() {
+    let mut records = small();
+    let last = records.last().expect("there are some").clone();
+    let ended = Event::Ended {
+        instance: instance(0, 0),
+        attempt: 2,
+        ended: Ended::Committed {
+            outputs: Vec::new(),
+            undeclared: Undeclared::default(),
+        },
+        usage: Usage::default(),
+    };
+    records.push(Record {
+        seq: last.seq + 1,
+        now: 1200 * MS,
+        event: ended,
+        actions: Vec::new(),
+        ..last
+    });
+    let before = status(&small(), 1500 * MS).expect("it was started");
+    assert!(before.last_failure.is_some());
+    let now = status(&records, 1500 * MS).expect("it was started");
+    assert_eq!(now.last_failure, None, "{now}");
+    assert!(!now.to_string().contains("last failure"), "{now}");
 }
 
 #[test]

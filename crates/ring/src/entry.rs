@@ -41,7 +41,7 @@ pub enum Level {
     Posted = 1,
     /// Every later read sees it.
     Visible = 2,
-    /// It outlives a loss of power.
+    /// It survives a loss of power.
     Persistent = 3,
 }
 

@@ -135,7 +135,7 @@ fn opened(
     let Some((from, size)) = stretch(&done) else {
         return Err(answer::not_understood(
             at,
-            "it does not say which bytes these are",
+            "it does not state which bytes these are",
         ));
     };
     if from.start != range.start || from.end < range.end.min(size) {

@@ -233,9 +233,8 @@ impl ObjectStore for Client {
             })?;
             let (found, next) = parsed(at, &answer)?;
             if !listing.goes_on((&found, next.as_deref())) {
-                let text = format!(
-                    "the store's list of {at} does not go on: try again, or ask who runs it"
-                );
+                let text =
+                    format!("the store's list of {at} stops: try again, or ask its administrator");
                 return Err(MoverError::new(FailureKind::Io, text));
             }
             found.into_iter().try_for_each(&mut *each)?;

@@ -388,7 +388,7 @@ pub(crate) fn said(error: &ureq::Error) -> String {
 fn remedy(error: &ureq::Error) -> &'static str {
     match distrusted(error) {
         true => {
-            "where the store has a certificate of its own, name the file of who signed it in `AWS_CA_BUNDLE`"
+            "if the store has a private certificate, name the file of its authority in `AWS_CA_BUNDLE`"
         }
         false => "check `AWS_ENDPOINT_URL`, and that this node reaches it",
     }

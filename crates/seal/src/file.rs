@@ -115,9 +115,7 @@ impl FileCipher {
             return Err(SealError::Cipher(header[9]));
         }
         if header[10] != PIECE_BITS || header[11..16] != [0; 5] {
-            return Err(SealError::Header(
-                "the size of its pieces is none that tarn writes",
-            ));
+            return Err(SealError::Header("tarn does not write pieces of this size"));
         }
         if key_of(header) != key.id() {
             return Err(SealError::OtherKey);

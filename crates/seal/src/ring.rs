@@ -30,7 +30,7 @@ pub enum RingError {
     Twice(usize),
     /// Too many.
     #[error(
-        "it holds {MAX_KEYS} keys, and no more are taken: `tarn key rotate --drop` after all data was wrapped anew"
+        "it holds {MAX_KEYS} keys, and no more are taken: `tarn key rotate --drop` after all data was wrapped again"
     )]
     Many,
 }

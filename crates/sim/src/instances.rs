@@ -63,7 +63,7 @@ impl Simulation {
                 attempt: run.attempt,
                 ended: failed(
                     FailureKind::Cancelled,
-                    "others have taken the room for its partition; a place is looked for anew",
+                    "others have taken the space for its partition; tarn looks for a node again",
                 ),
                 usage: Usage::default(),
             });
@@ -393,7 +393,7 @@ impl Simulation {
                 && !self.put(*part, info.clone(), place.clone())
             {
                 return broken(format!(
-                    "{id} reuses {part}, which its tier has no room for"
+                    "{id} reuses {part}, which its tier has no space for"
                 ));
             }
         }

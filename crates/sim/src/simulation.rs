@@ -112,7 +112,7 @@ impl Simulation {
         self
     }
 
-    /// Puts a replica there before the run; false when its tier has no room for it.
+    /// Puts a replica there before the run; false when its tier has no space for it.
     pub fn put(&mut self, part: PartRef, info: PartInfo, at: Place) -> bool {
         self.store.know(part, info);
         let wanted = self.store.wanted(part, &at);

@@ -34,7 +34,7 @@ impl Simulation {
                 data,
                 failure: failure(
                     FailureKind::Io,
-                    "the simulation was not told what this source holds",
+                    "the content of this source is not in the simulation's input",
                 ),
             },
         };

@@ -50,7 +50,7 @@ impl Site {
         };
         if let Ask::Stage(staging) = ask {
             if !trusted {
-                let text = "only Slurm says what becomes of jobs";
+                let text = "only Slurm reports on jobs";
                 let why = Refusal::new(Code::Denied, text);
                 self.answer_to(token, Said::Refused(why));
                 return;

@@ -55,7 +55,7 @@ impl Site {
                 true => Ok(id),
                 false => {
                     let text = format!(
-                        "`{of}` is made and changed by the members of its project alone, and you are none of them"
+                        "`{of}` is made and changed only by members of its project, and you are not a member"
                     );
                     Err(Refusal::new(Code::Denied, text))
                 }

@@ -73,7 +73,7 @@ pub enum Event {
         /// The jobs that it lets in.
         jobs: Vec<Job>,
     },
-    /// A node is not heard of any more.
+    /// A node does not answer any more.
     Closed {
         /// Its name.
         node: String,

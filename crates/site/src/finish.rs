@@ -72,7 +72,7 @@ impl Site {
         }
     }
 
-    /// What has a `dest` goes there, and copies are made.
+    /// Data with a `dest` is copied there, and copies are made.
     pub(crate) fn send(&mut self, id: Job, job: &JobState) -> Look {
         let mut is_whole = true;
         for makes in &job.makes {

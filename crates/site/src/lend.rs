@@ -110,7 +110,7 @@ impl Site {
             None => Ok(()),
             Some(version) => {
                 let text = format!(
-                    "it uses `{}`, which is encrypted, and a partition, which would lie in the store unencrypted: leave one of them out",
+                    "it uses `{}`, which is encrypted, and a partition, which would be kept in the store unencrypted: leave one of them out",
                     version.dataset
                 );
                 Err(Refusal::new(Code::Unsupported, text))

@@ -137,7 +137,7 @@ impl Site {
             })
             .collect();
         let text = format!(
-            "node {name} has no room: {bytes} bytes are needed, {} are taken by data that is used or kept (`tarn data ls`)",
+            "node {name} has no space: {bytes} bytes are needed, {} are taken by data that is used or kept (`tarn data ls`)",
             stores.join(", ")
         );
         Refusal::new(Code::NoSpace, text)
@@ -345,7 +345,7 @@ impl Site {
                         continue;
                     }
                     let text = format!(
-                        "{part} goes from store `{from}` of node {name} to `{to}`: job {job} needs the room"
+                        "{part} goes from store `{from}` of node {name} to `{to}`: job {job} needs the space"
                     );
                     self.tell(part.owner, text);
                     let keep = false;
@@ -363,11 +363,13 @@ impl Site {
             let text = match (dropped, moved) {
                 (0, 0) => return,
                 (dropped, 0) => {
-                    format!("{dropped} parts that can be had again go from {name}, for room{of}")
+                    format!(
+                        "{dropped} parts that can be fetched again are removed from {name}, for space{of}"
+                    )
                 }
-                (0, moved) => format!("{moved} parts go to slower stores of {name}, for room{of}"),
+                (0, moved) => format!("{moved} parts go to slower stores of {name}, for space{of}"),
                 (dropped, moved) => format!(
-                    "{dropped} parts that can be had again go from {name}, {moved} to its slower stores, for room{of}"
+                    "{dropped} parts that can be fetched again are removed from {name}, {moved} go to its slower stores, for space{of}"
                 ),
             };
             job.note(now, text);
@@ -378,7 +380,7 @@ impl Site {
     fn drop_copy(&mut self, (name, store): (&str, &str), part: &Part, job: Job) {
         if !store.is_empty() {
             let text = format!(
-                "{part} goes from store `{store}` of node {name}, as it can be had again: job {job} needs the room"
+                "{part} goes from store `{store}` of node {name}, as it can be fetched again: job {job} needs the space"
             );
             self.tell(part.owner, text);
         }
@@ -451,7 +453,7 @@ impl Site {
 
     fn scattered(&self, name: &str, reads: &Reads) -> Refusal {
         let text = format!(
-            "the parts of `{}` lie in several stores of node {name}, none of which has room for all of them",
+            "the parts of `{}` are in several stores of node {name}, none of which has space for all of them",
             reads.name
         );
         Refusal::new(Code::NoSpace, text)

@@ -208,7 +208,7 @@ impl Site {
         }
     }
 
-    /// A node is not heard of any more. What it has is still its own, and counts again when it is back.
+    /// A node does not answer any more. What it has is still its own, and counts again when it is back.
     pub(crate) fn closed(&mut self, name: &str) {
         self.unshare(Some(name));
         self.cut_off(name);
@@ -231,7 +231,7 @@ impl Site {
         let orders = self.orders.iter().filter(|(_, o)| gone(o));
         let orders: Vec<u64> = orders.map(|(id, _)| *id).collect();
         for id in orders {
-            let text = format!("node {name} is not heard of any more");
+            let text = format!("node {name} does not answer any more");
             self.unreported(id, &Refusal::new(Code::Lost, text));
         }
     }

@@ -17,7 +17,7 @@ impl Site {
             Some(largest) if wants > largest => Err(Refusal::new(
                 Code::NoSpace,
                 format!(
-                    "it says that it writes {wants} bytes on a node (`size`), partitions included, and no node has more than {largest} for tarn"
+                    "it declares {wants} bytes on a node (`size`), partitions included, and no node has more than {largest} for tarn"
                 ),
             )),
             _ => self.check_each(job),
@@ -33,7 +33,7 @@ impl Site {
             None => Ok(()),
             Some(makes) => {
                 let text = format!(
-                    "`{}` is said to take {} bytes (`size`), and no node has a store of as much",
+                    "`{}` has a declared `size` of {} bytes, and no node has a store of that size",
                     makes.version.dataset, makes.size
                 );
                 Err(Refusal::new(Code::NoSpace, text))

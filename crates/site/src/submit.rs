@@ -69,7 +69,7 @@ impl Site {
         }
     }
 
-    /// Takes a job in. Slurm asks again when it has begun anew, and when a job is put back into its queue.
+    /// Register a job. Slurm asks again when it has begun anew, and when a job is put back into its queue.
     fn set_up(&mut self, job: Job, submitted: &Submitted) -> Result<(), Refusal> {
         if let Some(known) = self.jobs.get(&job)
             && known.user == submitted.user
@@ -218,7 +218,7 @@ impl Site {
         };
         let makes = step.uses.iter().any(|u| u.role != Role::In);
         if step.foreach.is_some() && makes {
-            let text = "the tasks of a job array cannot make datasets yet, only read them: leave `out` and `inout` to jobs of their own";
+            let text = "the tasks of a job array cannot make datasets yet, only read them: use separate jobs for `out` and `inout`";
             return Err(Refusal::new(Code::Unsupported, text));
         }
         let owner = Owner::User(submitted.user);
@@ -276,12 +276,12 @@ impl Site {
             None => refuse(
                 Code::NotFound,
                 format!(
-                    "job {prior}, whose workflow it goes on with, is not known: it was no part of one, or ended more than a day ago"
+                    "job {prior}, whose workflow it continues, is not known: it was not part of one, or ended more than a day ago"
                 ),
             ),
             Some(known) if known.user != submitted.user => refuse(
                 Code::Denied,
-                format!("job {prior}, whose workflow it goes on with, is somebody else's"),
+                format!("job {prior}, whose workflow it continues, is somebody else's"),
             ),
             Some(known) if !submitted.is_alone && submitted.workflow.name != known.workflow => {
                 refuse(
@@ -351,7 +351,7 @@ impl Site {
             self.same_source(version, dataset)?;
             if dataset.encrypt && self.version(version).is_some_and(|v| !v.is_sealed) {
                 let text = format!(
-                    "`{}` has `encrypt`, but version {} of it lies on the nodes in the clear: remove that first (`tarn data rm`), and say `encrypt` in the first job that reads or makes it",
+                    "`{}` has `encrypt`, but version {} of it is stored on the nodes unencrypted: remove that first (`tarn data rm`), and set `encrypt` in the first job that reads or makes it",
                     dataset.name, version.version
                 );
                 return Err(Refusal::new(Code::Invalid, text));
@@ -371,7 +371,7 @@ impl Site {
         let is_sealed = dataset.encrypt || self.was_sealed(&key);
         if is_sealed && dataset.size.is_none() {
             let text = format!(
-                "`{}` is encrypted, so what is written lies in memory: say how much at most, `data.{}.size = \"...\"`",
+                "`{}` is encrypted, so its output is written to memory: state its largest size, `data.{}.size = \"...\"`",
                 dataset.name, dataset.name
             );
             return Err(Refusal::new(Code::Invalid, text));
@@ -382,7 +382,7 @@ impl Site {
         let rule = dataset.scatter.clone();
         if used.distribution == Distribution::Scatter && rule.is_none() {
             let text = format!(
-                "`{}:scatter`: this script must say its rule too: `data.{}.scatter = \"...\"`",
+                "`{}:scatter`: this script must give its rule too: `data.{}.scatter = \"...\"`",
                 dataset.name, dataset.name
             );
             return Err(Refusal::new(Code::Invalid, text));

@@ -72,7 +72,7 @@ impl Allocation {
         let states = answer("sinfo", &words, SOON).unwrap_or_default();
         let dead = dead(&states);
         let why = |name: &String| match (dead.get(name.as_str()), now.contains(name)) {
-            (Some(state), _) => Some(format!("Slurm says that it is {state}")),
+            (Some(state), _) => Some(format!("Slurm reports that it is {state}")),
             (None, false) => Some("the job does not have it any more".to_owned()),
             (None, true) => None,
         };

@@ -90,7 +90,7 @@ pub enum SlurmError {
         there: usize,
     },
     /// The program is not there.
-    #[error("{program} is not there: it must lie beside tarn, in a folder that all nodes see")]
+    #[error("{program} is not there: it must be beside tarn, in a folder that all nodes see")]
     NoProgram {
         /// Where it was looked for.
         program: String,

@@ -146,7 +146,7 @@ impl Nodes {
             why,
             said: match self.said() {
                 said if said.is_empty() => String::new(),
-                said => format!("; what was said:\n{said}{}", hint(&said)),
+                said => format!("; its messages:\n{said}{}", hint(&said)),
             },
         })
     }
@@ -290,7 +290,7 @@ fn hint(said: &str) -> &'static str {
     // Seen with 22.05: the loss of a node ends the job's containers on all of its nodes.
     match said.contains("container_p_join") {
         true => {
-            "\nthe job's container (job_container/tmpfs) is gone, as when one of its nodes was lost: nothing starts in this job any more; go on in a new one"
+            "\nthe job's container (job_container/tmpfs) is gone, as when one of its nodes was lost: nothing starts in this job any more; continue in a new one"
         }
         false => "",
     }

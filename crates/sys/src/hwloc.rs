@@ -88,7 +88,7 @@ pub fn topology() -> Result<String, String> {
                 Ok(copy)
             }
             false => Err(
-                "libhwloc finds no topology (HWLOC_XMLFILE, HWLOC_SYNTHETIC: is what they say right?)"
+                "libhwloc finds no topology (HWLOC_XMLFILE, HWLOC_SYNTHETIC: are their values right?)"
                     .into(),
             ),
         };

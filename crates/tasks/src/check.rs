@@ -219,7 +219,7 @@ impl Core {
     fn object(&self, user: Uid, at: &ObjectUrl, what: Use) -> Result<(), Refusal> {
         if user != self.config.owner {
             let text = format!(
-                "{at}: this tarnd has the keys of user {}, which user {user} may not use; have a tarnd of your own reach the store",
+                "{at}: this tarnd has the keys of user {}, which user {user} may not use; use your own tarnd to reach the store",
                 self.config.owner
             );
             return Err(Refusal::new(Code::Denied, text));
@@ -284,7 +284,7 @@ impl Core {
                     true => format!(
                         "node `{node}` cannot be reached: this tarnd knows no other nodes (`--peers`)"
                     ),
-                    false => format!("node `{node}` is none of those that this tarnd knows"),
+                    false => format!("node `{node}` is not one that this tarnd knows"),
                 };
                 Err(Refusal::new(Code::Unsupported, text))
             }

@@ -20,7 +20,7 @@ impl Core {
             return Answer::Refused(Refusal::new(
                 Code::Denied,
                 format!(
-                    "user {user} may pause and resume tasks of their own, but no jobs and not tarnd: only the user that runs tarnd may"
+                    "user {user} may pause and resume their own tasks, but no jobs and not tarnd: only the user that runs tarnd may"
                 ),
             ));
         }

@@ -88,7 +88,7 @@ impl Tracker {
         };
         if fault::is_blocked() {
             return Err(unsupported(
-                "this thread has SIGSEGV blocked, which tells of writes to protected memory".into(),
+                "this thread has SIGSEGV blocked, which tarn needs to see writes to protected memory".into(),
             ));
         }
         fault::install();

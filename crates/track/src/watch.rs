@@ -80,7 +80,7 @@ impl Watch {
         };
         if std::process::id() != self.process {
             return Err(TrackError::Io {
-                doing: "track memory in a process that was forked: begin anew there",
+                doing: "track memory in a process that was forked: start tracking again there",
                 source: Errno::PERM.into(),
             });
         }
@@ -108,7 +108,7 @@ impl Watched for Watch {
     }
 
     fn written(&mut self, again: bool) -> Result<Vec<Range<u64>>, TrackError> {
-        let doing = "tell what was written (memory must be armed, and stay where it is)";
+        let doing = "report what was written (memory must be armed, and stay where it is)";
         let mut found = self.checked(doing, |way| {
             // At most one range for each second page.
             let mut found = Vec::new();

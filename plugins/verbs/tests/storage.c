@@ -197,7 +197,7 @@ static void spoil(const struct end *end, const struct ibv_mr *mr) {
 }
 
 /* As the storage peer does. A partition gives its place back, whatever others have written there, and takes
- * none where there is no room for its region: so more come and go than there are places. */
+ * none where there is no space for its region: so more come and go than there are places. */
 static void own(const struct end *end, const char *partition) {
     static struct ibv_mr *all[MAX_MRS];
     struct ibv_mr *(*reg)(struct ibv_pd *, const char *, unsigned, uint32_t, uint32_t) =

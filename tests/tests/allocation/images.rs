@@ -100,7 +100,7 @@ fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
     let first = printed(&desk, 2)[0];
     match harm {
         None => assert!(
-            first > 0 && text.contains("goes on from image 1."),
+            first > 0 && text.contains("resumes from image 1."),
             "{first}: {text}"
         ),
         Some(_) => assert!(

@@ -166,7 +166,7 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
     let out = "dest = \"out\"";
     let cases = [
         // Shorter than it says: nobody else has it, so it is made again.
-        ("truncate -s -1 $f", "", 2, "shorter than its manifest says"),
+        ("truncate -s -1 $f", "", 2, "shorter than in its manifest"),
         // Of the length that it says, with another content.
         (
             "printf X | dd of=$f bs=1 seek=1000000 conv=notrunc status=none",
@@ -175,7 +175,7 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
             "f2",
         ),
         // What was brought out is whole: it is read there, and made once.
-        ("truncate -s 7 $f", out, 1, "shorter than its manifest says"),
+        ("truncate -s 7 $f", out, 1, "shorter than in its manifest"),
         // Longer than it says: no other node asks for the rest. Where it lies, steps read it as it is.
         ("echo more >> $f", "", 1, ""),
     ];

@@ -82,7 +82,7 @@ impl Buffer {
         let contiguous = unsafe { ffi::PyBuffer_IsContiguous(&raw const *view, b'C' as c_char) };
         if contiguous == 0 {
             Some(
-                "is not contiguous in C's order: register an array of its own, such as numpy.ascontiguousarray gives",
+                "is not contiguous in C's order: register a separate array, such as numpy.ascontiguousarray gives",
             )
         } else if format.is_some_and(|f| has_objects(&f.to_string_lossy())) {
             Some("holds Python objects: give it a type of numbers")

@@ -54,7 +54,7 @@ class Runs(unittest.TestCase):
 
     def test_a_tier_that_is_not_there_is_not_made_on_the_root_disk(self):
         lost = f"/tarn-no-such-{os.getpid()}"
-        for tier, why in (f"{lost}/me", "root disk"), ("no-such-tier/me", "no whole path"):
+        for tier, why in (f"{lost}/me", "root disk"), ("no-such-tier/me", "not an absolute path"):
             with self.assertRaisesRegex(phx.InvalidError, why):
                 phx.Checkpoints(run="lost", tier=tier)
         self.assertFalse(os.path.exists(lost) or os.path.exists("no-such-tier"))

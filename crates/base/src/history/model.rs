@@ -181,7 +181,7 @@ impl std::fmt::Display for Images {
             )?;
         }
         if let Some(restored) = self.restored {
-            write!(f, "; goes on from {restored}")?;
+            write!(f, "; resumed from {restored}")?;
         }
         if let Some((newest, _)) = self.buddy {
             write!(

@@ -58,17 +58,17 @@ enum Case {
     Copy,
     /// Checkpoints to a tier that is as fast as memory, and restarts from them
     Commit,
-    /// Checkpoints to a played NVRAM of 1/4 and 1/8 of memory's bandwidth, half of each staged, or as much as pays
+    /// Checkpoints to an emulated NVRAM of 1/4 and 1/8 of memory's bandwidth, half of each staged, or as much as pays
     Split,
     /// Checkpoints of which some is written early in a cycle, and copied ahead
     Precopy,
     /// Tracking of which pages are written, by userfaultfd and by mprotect
     Tracking,
-    /// CM1's proxy: what its computing loses to what goes on beside it
+    /// CM1's proxy: how much its computing loses to concurrent work
     SlowdownCm1,
     /// GTC's proxy: cycles with their checkpoints, beside computing and the copies that nobody can avoid
     Whole,
-    /// A rank whose node was replaced, or has lost its memory, goes on from what another node has
+    /// A rank whose node was replaced, or has lost its memory, resumes from the copy of another node
     Recovery,
     /// Copies in the memory of another node, written there and read back, by TCP and by libfabric
     Buddies,

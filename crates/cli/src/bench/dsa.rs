@@ -109,7 +109,7 @@ enum Case {
     /// 4 KiB to anywhere there
     #[value(name = "disk-write-4k-random")]
     DiskWrite4k,
-    /// Of another process, in a network namespace of its own where that is allowed, 4 KiB from and to anywhere by libfabric's tcp
+    /// Of another process, in a separate network namespace where that is allowed, 4 KiB from and to anywhere by libfabric's tcp
     #[value(name = "remote-tcp")]
     RemoteTcp,
     /// The same by its shared memory

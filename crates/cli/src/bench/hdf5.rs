@@ -338,10 +338,10 @@ impl Worker {
         self.said.read_line(&mut line)?;
         ensure!(
             !line.is_empty(),
-            "HDF5 with {} has ended at `{word}`; what it said is above",
+            "HDF5 with {} has ended at `{word}`; its output is above",
             self.driver
         );
-        line.trim().parse().context("a program says no seconds")
+        line.trim().parse().context("a program prints no seconds")
     }
 
     fn all(&mut self, words: &[&str]) -> anyhow::Result<f64> {

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// The external directory.
     #[arg(long, value_name = "DIR")]
     external: Option<PathBuf>,
-    /// Play a slow external store: hold the processes that use it back to this rate, all together.
+    /// Emulate a slow external store: limit the processes that use it to this rate, all together.
     #[arg(long, value_name = "RATE")]
     external_rate: Option<String>,
     /// A directory on a local disk.
@@ -318,7 +318,7 @@ fn direct(
         let outputs = processes::outputs(commands).with_context(|| format!("{role} has failed"))?;
         let reports = outputs.iter().map(|said| serde_json::from_slice(said));
         let reports: Result<_, _> = reports.collect();
-        reports.context("a producer or consumer said nothing that can be read")
+        reports.context("the output of a producer or consumer cannot be read")
     };
     let written = all("write")?;
     let read = all("read")?;

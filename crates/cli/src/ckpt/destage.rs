@@ -123,7 +123,7 @@ impl Found {
             What::Lacking(ids) => {
                 let names: Vec<String> = ids.iter().copied().map(named).collect();
                 let why = format!(
-                    "version {} of {name}, rank {rank}: what was staged of it is damaged, or {}; a start of the program looks on its other \
+                    "version {} of {name}, rank {rank}: its staged data is damaged, or {}; a start of the program looks on its other \
                      nodes too, or takes the version before",
                     names.join(", "),
                     place.is_not_in_memory()

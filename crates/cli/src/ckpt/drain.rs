@@ -33,7 +33,7 @@ pub(crate) struct DrainArgs {
     version: Option<VersionId>,
     #[command(flatten)]
     place: Place,
-    /// The folder on the external store, as the program is told
+    /// The program's folder on the external store
     #[arg(long, value_name = "DIR", env = "TARN_PHX_EXTERNAL")]
     to: PathBuf,
     /// Bytes a second that are written and read back, such as 200MiB/s [default: as many as the store takes]
@@ -64,7 +64,7 @@ pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
     let owners: BTreeSet<u32> = arenas.iter().map(|held| held.owner).collect();
     if let Some(process) = owners.into_iter().find_map(|owner| run.process(owner)) {
         let text = format!(
-            "`{}` is running (process {}): it flushes its versions itself, if it is told to; drain it when it has ended",
+            "`{}` is running (process {}): it flushes its versions itself if it is configured to; drain it when it has ended",
             run.printable(),
             printable(process.as_bytes())
         );
@@ -230,7 +230,7 @@ fn write(
     let staged = run.staged(held);
     if staged.is_empty() && !version.manifest.is_durable() {
         let text = format!(
-            "what is staged of rank {}'s part of version {} {}",
+            "the staged data of rank {}'s part of version {} {}",
             held.arena.header().rank,
             version.id,
             args.place.is_not_in_memory()

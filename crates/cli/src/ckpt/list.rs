@@ -47,14 +47,17 @@ pub(super) fn ls(
     let mut volatile = false;
     let mut any = false;
     for run in runs {
-        let mut versions =
-            run.versions(&mut |why| say!("warning: {}", super::printable(why.as_bytes())));
+        let mut is_readable = true;
+        let mut versions = run.versions(&mut |why| {
+            is_readable = false;
+            say!("warning: {}", super::printable(why.as_bytes()));
+        });
         if let Some(external) = external {
             run.add_flushed(external, &mut versions)
                 .map_err(|why| CliError::new(Exit::NotFound, why))?;
         }
         if versions.is_empty() {
-            say!("`{}` has no version here that can be read", run.printable());
+            say!("{}", super::none_here(&run, is_readable));
         }
         for ((id, _), row) in &versions {
             if !cli.json && !any {
@@ -67,7 +70,7 @@ pub(super) fn ls(
     }
     if volatile && !cli.json {
         say!(
-            "the tier of what is `lost` without power is memory: only another node's copy or the external store outlives its loss, whatever the level"
+            "versions that are `lost` without power are on a tier in memory: only another node's copy or the external store outlives its loss, whatever the level"
         );
     }
     if !any && run.is_none() {
@@ -132,7 +135,7 @@ fn why_not(place: &Place, found: &Found) -> Option<String> {
     }
     let gone = || {
         let (ranks, is_not) = (numbers::list(&found.gone), place.is_not_in_memory());
-        format!("what is staged of {ranks} {is_not}")
+        format!("the staged data of {ranks} {is_not}")
     };
     (!found.gone.is_empty()).then(gone)
 }

@@ -34,14 +34,14 @@ const STAGED_COLUMNS: [&str; 7] = [
 const KEPT_COLUMNS: [&str; 6] = ["loss", "window", "tier", "link", "link share", "back in"];
 
 const LOSS_ASSUMES: [&str; 5] = [
-    "nodes fail independently of each other, at any time equally likely; what is staged is lost when all nodes that have a copy fail within the exposure of one checkpoint",
+    "nodes fail independently of each other, at any time equally likely; staged data is lost when all nodes that have a copy fail within the exposure of one checkpoint",
     "the paper (Fernando 2016) publishes 0.98960270 for one copy and 0.00000003 for two, with 2880 checkpoints in 48 h, and does not state its other parameters",
     "125,000 nodes, 25 years (of 365 days) between failures of a node and 10 s of exposure give these values, as other triples do: the first is determined by nodes x exposure / MTBF alone, and the second, of one digit, leaves 104,000 to 144,000 nodes",
     "by level: `committed` is lost with the memory of the node, and with replicas of its buddies too, before it is durable; `durable` with the node for good, `replicated` with the nodes of its copies too, or with two nodes of a set, before the next version is there; `flushed` only with the external store",
     "nodes are divided into groups of a part and its copies, as published. In the library copies go round all nodes, so each node is in as many groups as there are copies: a loss is up to so many times as likely. Sets with parity are as they are here",
 ];
 const ADVICE_ASSUMES: [&str; 2] = [
-    "cheapest is what takes the fewest bytes of a node, in memory (what is staged, and replicas of what others stage) and on its tier (the versions that the library has room for, and what it keeps of others); of as many bytes, what takes least of its link",
+    "cheapest is what takes the fewest bytes of a node, in memory (its staged data, and replicas of others' staged data) and on its tier (the versions that the library has space for, and copies of others); of as many bytes, what takes least of its link",
     "a loss is that of what was staged, or of the newest version that is on other nodes (or, if none is, on the tiers): nodes are gone for good within its window, which is the time to the next such version and that to fetch it",
 ];
 const INTERVAL_ASSUMES: [&str; 2] = [
@@ -74,16 +74,16 @@ pub(crate) struct ModelArgs {
     /// The most of it that may be staged [default: half of it]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     staging: Option<u64>,
-    /// What a node's persistent tier takes
+    /// Bandwidth of a node's persistent tier
     #[arg(long, value_name = "RATE", default_value = "10 GB/s", value_parser = some_rate)]
     persistent_rate: u64,
-    /// What a node's memory takes
+    /// Bandwidth of a node's memory
     #[arg(long, value_name = "RATE", default_value = "20 GB/s", value_parser = some_rate)]
     memory_rate: u64,
-    /// What a node's link to other nodes takes, each way
+    /// Bandwidth of a node's link to other nodes, each way
     #[arg(long, value_name = "RATE", default_value = "12.5 GB/s", value_parser = some_rate)]
     link: u64,
-    /// How long a checkpoint lies in memory only [default: what it takes to de-stage it]
+    /// How long a checkpoint is in memory only [default: the time to de-stage it]
     #[arg(long, value_name = "TIME", value_parser = time)]
     exposure: Option<f64>,
     /// The time between checkpoints [default: Daly's optimum]
@@ -92,10 +92,10 @@ pub(crate) struct ModelArgs {
     /// Checkpoints of the run [default: one each interval]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoints: Option<u64>,
-    /// From a failure until the run computes again [default: what it takes to read the checkpoint from the tier]
+    /// From a failure until the run computes again [default: the time to read the checkpoint from the tier]
     #[arg(long, value_name = "TIME", value_parser = time)]
     restart: Option<f64>,
-    /// Every how many-eth version other nodes keep, if any
+    /// Other nodes keep a copy of every N-th version
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     replicate_every: u32,
     /// How likely a loss may be, for the advice
@@ -254,7 +254,7 @@ impl ModelArgs {
 
     fn print_loss(&self, advised: &Choice) -> CliResult<()> {
         let of = advised.exposure;
-        out!("LOSS of what is staged")?;
+        out!("LOSS of staged data")?;
         out!(
             "{} nodes, {} between failures of one, {} exposed, {:.0} checkpoints",
             self.nodes,

@@ -21,7 +21,7 @@ impl<'a> Shelf<'a> {
             CliError::new(
                 Exit::NotFound,
                 format!(
-                    "cannot read {}: {e}; --tier is the folder on the persistent tier that the program was told",
+                    "cannot read {}: {e}; --tier is the folder on the persistent tier that the program uses",
                     place.tier.display()
                 ),
             )

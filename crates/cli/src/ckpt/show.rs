@@ -68,7 +68,7 @@ pub(super) fn show(cli: &Cli, place: &Place, run: &OsStr, asked: Option<VersionI
         }
     }
     if !all_here {
-        say!("what is staged of some {}", place.is_not_in_memory());
+        say!("the staged data of some ranks {}", place.is_not_in_memory());
     }
     Ok(Exit::Success)
 }

@@ -155,13 +155,13 @@ pub(super) fn verify(
         return Err(no_version(&run.printable(), asked, others.into_iter()));
     }
     if sums.is_empty() {
-        say!("`{}` has no version here that can be read", run.printable());
+        say!("{}", super::none_here(&run, whole));
     }
     for (id, sum) in &sums {
         conclude(cli, &run, *id, sum)?;
     }
     if nowhere {
-        say!("what is staged of some {}", place.is_not_in_memory());
+        say!("the staged data of some ranks {}", place.is_not_in_memory());
     }
     Ok(match whole {
         true => Exit::Success,

@@ -56,10 +56,7 @@ fn destination(from: &Path, to: &Path, is_folder: bool) -> CliResult<PathBuf> {
         return Ok(plain(to));
     }
     let name = from.file_name().map(OsStr::to_owned).ok_or_else(|| {
-        let text = format!(
-            "{} has no name: say what the copy is called",
-            from.display()
-        );
+        let text = format!("{} has no name: give the copy a name", from.display());
         usage(text)
     })?;
     Ok(to.join(name))
@@ -79,7 +76,11 @@ pub(super) fn copy(from: &Path, to: &Path, replace: bool) -> CliResult {
     let to = std::path::absolute(to).exit(Exit::Usage)?;
     let to = destination(&from, &to, source.is_dir())?;
     if to.starts_with(&from) || from.starts_with(&to) {
-        let text = format!("{} and {} lie in each other", from.display(), to.display());
+        let text = format!(
+            "one of {} and {} contains the other",
+            from.display(),
+            to.display()
+        );
         return Err(usage(text));
     }
     appear(&from, source.is_dir(), &to, replace)

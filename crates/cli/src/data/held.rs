@@ -249,8 +249,8 @@ impl Held {
             return Err(CliError::new(
                 Exit::NotFound,
                 format!(
-                    "a part of it lies only on {nodes}, which only a run in an allocation that has them reaches; nothing was copied. Give \
-                     the dataset a `dest` and `tarn run` there: what lies there is not made again"
+                    "a part of it is stored only on {nodes}, which only a run in an allocation that has them reaches; nothing was copied. Give \
+                     the dataset a `dest` and `tarn run` there: the data stored there is not made again"
                 ),
             ));
         }
@@ -576,7 +576,7 @@ fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
     };
     match theirs.first().filter(|_| ours.is_empty()) {
         Some(row) => format!("`{}` is not on any tier{stays}", row.dataset),
-        None if bytes == 0 => format!("removed; it took no room{stays}"),
+        None if bytes == 0 => format!("removed; it took no space{stays}"),
         None => format!("{} freed{stays}", Bytes(bytes)),
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn put(
     let dir = state::beside(cli, &folder)?;
     if is_there_already(&dir, &parsed, &source, &machine)? {
         say!(
-            "{} lies there as `{name}` already, unchanged",
+            "{} is already stored there as `{name}`, unchanged",
             path.display()
         );
         return Ok(Exit::Success);
@@ -87,7 +87,7 @@ fn as_workflow(source: &Path, name: &str, keep: &str, folder: &Path) -> CliResul
         .any(|k| matches!(k, Keep::UntilConsumed | Keep::Workflow))
     {
         let text = format!(
-            "--keep {keep} would remove `{name}` as soon as it is there: say a time such as 7d, or `forever`"
+            "--keep {keep} would remove `{name}` as soon as it is there: give a time such as 7d, or `forever`"
         );
         return Err(CliError::new(Exit::Usage, text));
     }

@@ -128,7 +128,7 @@ pub(super) fn ls(cli: &Cli, of: Option<&str>) -> CliResult {
         return Ok(Exit::Success);
     }
     if all.is_empty() {
-        say!("no data of yours lies on the site's nodes");
+        say!("no data of yours is stored on the site's nodes");
         return Ok(Exit::Success);
     }
     let now = now();
@@ -343,7 +343,7 @@ pub(super) fn orphans(cli: &Cli, remove: bool) -> CliResult {
     };
     let mut names = Names::default();
     if all.is_empty() {
-        say!("nothing of yours lies on the site's nodes that nobody knows");
+        say!("no data of yours on the site's nodes is without a dataset");
     }
     for orphan in &all {
         show_orphan(cli, orphan, &mut names)?;

@@ -45,7 +45,7 @@ pub(crate) struct ExecArgs {
     /// names there is the partition of that name. It is made if it is not there
     #[arg(long, value_name = "DIR", required_unless_present = "partitions")]
     folder: Option<PathBuf>,
-    /// The partition that holds the one file which the program uses, whatever it calls that; given several times, they hold it block by
+    /// The partition that holds the only file which the program uses, under any name; given several times, they hold it block by
     /// block
     #[arg(
         long = "partition",
@@ -151,7 +151,7 @@ fn plain(name: &Path) -> CliResult<String> {
     let text = name.to_str().filter(|text| !text.contains([';', ',']));
     text.map(str::to_owned).ok_or_else(|| {
         let text = format!(
-            "{} has a semicolon, a comma or other characters than UTF-8, which the driver's configuration cannot say",
+            "{} has a semicolon, a comma or other characters than UTF-8, which the driver's configuration cannot hold",
             name.display()
         );
         CliError::new(Exit::Usage, text)
@@ -211,7 +211,7 @@ fn check_python(program: &OsStr) -> CliResult<()> {
     match numbers.next().zip(numbers.next()) {
         Some(version) if version < LEAST => {
             let text = format!(
-                "{module} of {} has HDF5 {hdf5}, which would write ordinary files and say nothing: 1.14 is the first that loads drivers (h5py has it from 3.10 on)",
+                "{module} of {} has HDF5 {hdf5}, which would silently write ordinary files: 1.14 is the first that loads drivers (h5py has it from 3.10 on)",
                 program.display()
             );
             Err(CliError::new(Exit::State, text))

@@ -57,19 +57,28 @@ pub(super) fn ls(cli: &Cli, folder: &Path) -> CliResult {
         let room = Bytes(info.size);
         match (header.count, header.index) {
             (1, _) => out!(
-                "{}  {} of {room}  changed {changes} times",
+                "{}  {} of {room}  changed {}",
                 info.name,
-                Bytes(header.eof)
+                Bytes(header.eof),
+                times(*changes)
             )?,
             (count, 0) => out!(
-                "{}  {} over {count} partitions, 1 of {count}, {room}  changed {changes} times",
+                "{}  {} over {count} partitions, 1 of {count}, {room}  changed {}",
                 info.name,
-                Bytes(header.eof)
+                Bytes(header.eof),
+                times(*changes)
             )?,
             (count, index) => out!("{}  {} of {count}, {room}", info.name, index + 1)?,
         }
     }
     Ok(Exit::Success)
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".into(),
+        count => format!("{count} times"),
+    }
 }
 
 /// The folder itself, as an empty path, and those below it, in the order of their names. Of a dataspace only tarnd knows them.

@@ -58,7 +58,7 @@ fn question<T>(
     })?;
     let quiet = said.out.trim().is_empty();
     if !said.success && quiet && said.err.trim().is_empty() {
-        return Err(failed("it fails and does not say why"));
+        return Err(failed("it fails without a reason"));
     }
     let text = if quiet && !said.success {
         &said.err

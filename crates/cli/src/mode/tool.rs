@@ -24,7 +24,7 @@ pub(super) enum ToolError {
     Start(std::io::Error),
     #[error("it did not answer within {} s", .0.as_secs())]
     Slow(Duration),
-    #[error("it says more than {} bytes", tarn_modes::MAX_OUTPUT)]
+    #[error("its output is longer than {} bytes", tarn_modes::MAX_OUTPUT)]
     Much,
 }
 
@@ -41,7 +41,7 @@ impl Said {
         let lines = self.err.lines().chain(self.out.lines());
         let first = lines.map(str::trim).find(|l| !l.is_empty());
         first
-            .unwrap_or("it does not say why")
+            .unwrap_or("it failed without a reason")
             .chars()
             .take(200)
             .collect()

@@ -29,7 +29,7 @@ pub(super) fn note(start: &Start, history: &History) -> Option<String> {
     let bytes = Bytes(cached.values().sum());
     (!names.is_empty()).then(|| {
         format!(
-            "cached: {} ({bytes}) stays on the nodes for a week after the run, unless its room is needed: a later run that needs it does \
+            "cached: {} ({bytes}) stays on the nodes for a week after the run, unless its space is needed: a later run that needs it does \
              not make it again; `--cache 0` leaves nothing",
             names.join(", ")
         )

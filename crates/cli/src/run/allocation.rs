@@ -126,7 +126,7 @@ impl Connection {
     /// Why the node is lost, and where to look.
     fn lost(&self, why: &str) -> String {
         match self.log.get() {
-            Some(log) => format!("{why}; what it said last is in {}", log.display()),
+            Some(log) => format!("{why}; its last messages are in {}", log.display()),
             None => why.to_owned(),
         }
     }
@@ -243,7 +243,7 @@ impl Fleet {
         let said = slurm.said();
         let said = match said.is_empty() {
             true => String::new(),
-            false => format!("; what the nodes said:\n{said}"),
+            false => format!("; messages of the nodes:\n{said}"),
         };
         CliError::new(
             Exit::State,
@@ -300,8 +300,7 @@ impl Reached {
             return Err(CliError::new(
                 Exit::Usage,
                 format!(
-                    "{} ran on {} in Slurm's job {job}; go on inside an allocation (sbatch, salloc), best of the same nodes \
-                     (--nodelist), or begin anew on this machine: `tarn run --local`",
+                    "{} ran on {} in Slurm's job {job}; continue inside an allocation (sbatch, salloc), best of the same nodes (--nodelist), or start again on this machine: `tarn run --local`",
                     begun.run,
                     names.join(", ")
                 ),
@@ -347,7 +346,7 @@ impl Reached {
             return Err(CliError::new(
                 Exit::Usage,
                 "a borrowed tier's content crosses the network in clear, and --transport sealed asks for the opposite; leave \
-                 --without-tier borrow out: memory of the node's own then stands in for the tier",
+                 --without-tier borrow out: memory of the node itself then replaces the tier",
             ));
         }
         let specs: Vec<String> = tiers.iter().map(spec).collect();
@@ -362,7 +361,7 @@ impl Reached {
             .with_context(|| format!("cannot create the state folder {}", folder.display()))
             .exit(Exit::State)?;
         let sights = Sights::new(folder, purpose.workflow)
-            .context("what nodes are to see cannot be looked at from here")
+            .context("the paths that nodes must see cannot be checked from here")
             .exit(Exit::State)?;
         let mut cluster = tarn_allocation::measure(&links, &specs, &external, folder, sights.all())
             .exit(Exit::NoRoom)?;
@@ -749,8 +748,7 @@ fn watch_end(
                 continue;
             }
             say!(
-                "job {job} ends in {} s: the run is interrupted now, so that what must not be lost is brought to safety (--margin {}, \
-                 and {} s for what is to be drained); `tarn resume` in the next allocation goes on",
+                "job {job} ends in {} s: the run is interrupted now, so that data that must not be lost is copied out (--margin {}, and {} s for data to be drained); `tarn resume` in the next allocation continues",
                 left.as_secs(),
                 margin.least().as_secs(),
                 margin.saving().as_secs()

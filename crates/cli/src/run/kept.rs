@@ -147,7 +147,7 @@ impl Left {
                 );
             } else if lost.contains(&row.key) {
                 say!(
-                    "warning: `{name}` was to be kept, but {} is gone; what made it runs again if it is still part of the workflow",
+                    "warning: `{name}` was to be kept, but {} is gone; its step runs again if it is still part of the workflow",
                     path.display()
                 );
             }

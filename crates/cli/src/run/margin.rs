@@ -46,8 +46,7 @@ pub(crate) fn at_risk(w: &Workflow) -> Option<String> {
     }
     let shown = tarn_base::text::first_of(&lost, NAMED);
     Some(format!(
-        "if an allocation ends before its run, what was made of {shown} by then goes with its nodes; \
-         `on_failure = \"drain\"` on a dataset brings it out"
+        "if an allocation ends before its run, the parts of {shown} made by then are lost with its nodes; `on_failure = \"drain\"` on a dataset copies them out"
     ))
 }
 

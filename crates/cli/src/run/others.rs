@@ -222,7 +222,7 @@ pub(crate) fn replicas(data: &[PriorData]) -> impl Iterator<Item = (PartRef, Pla
 fn damaged(prior: &PriorData, at: Option<&Path>) -> CliError {
     let text = format!(
         "`{0}` of workflow {1} is damaged or was changed since: no whole replica is left of {2}; nothing was started. \
-         `tarn data verify {0}` says more; have that workflow make it again (or `tarn data put` it again), then `tarn run`",
+         `tarn data verify {0}` shows more; have that workflow make it again (or `tarn data put` it again), then `tarn run`",
         prior.dataset,
         prior.workflow,
         at.unwrap_or(Path::new("it")).display()

@@ -93,7 +93,7 @@ fn first_clash(places: &[Place<'_>]) -> Option<String> {
     }
     places.iter().enumerate().find_map(|(at, inner)| {
         let own = inner.real.names().map(|name| (name, "is"));
-        let above = inner.real.names_above().map(|name| (name, "lies in"));
+        let above = inner.real.names_above().map(|name| (name, "is inside"));
         own.chain(above).find_map(|(name, how)| {
             let outer = named.get(&name)?.values().filter(|o| **o != at);
             let clash = |o: &usize| inner.clash(&places[*o], how);
@@ -190,12 +190,12 @@ impl<'a> Place<'a> {
         }
         let remedy = match (self.purpose, outer.purpose) {
             (State, Source) => {
-                "tarn would read what it writes: put the data into a folder of its own below, and name that as `source` \
+                "tarn would read what it writes: put the data into a separate folder below, and name that as `source` \
                  (or keep the state elsewhere: --state DIR)"
             }
             (Tier, Source) => "tarn would read what it writes: choose another --tier NAME=PATH",
             _ => {
-                "what tarn writes must be apart from what it reads or writes otherwise: choose another path"
+                "tarn's output must not overlap other paths that it reads or writes: choose another path"
             }
         };
         Some(format!(

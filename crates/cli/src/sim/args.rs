@@ -35,34 +35,33 @@ pub(crate) struct SimArgs {
     /// The machine (docs/reference/cluster-file.md)
     #[arg(long, value_name = "FILE", required_unless_present_any = RECORDED)]
     pub(super) cluster: Option<PathBuf>,
-    /// What is submitted: a workload file, a trace (SWF), a recorded workflow (WfFormat) or a workflow file; may be given
+    /// The workload: a workload file, a trace (SWF), a recorded workflow (WfFormat) or a workflow file; may be given
     /// several times
     #[arg(long, value_name = "FILE", required_unless_present_any = RECORDED, num_args = 1..)]
     pub(super) workload: Vec<PathBuf>,
-    /// Instead of a cluster and a workload: tell the events of a recorded run (its name, or the path of its event log) to a
-    /// fresh engine, which has to decide the recorded actions
+    /// Instead of a cluster and a workload: replay the events of a recorded run (its name, or the path of its event log) in a fresh
+    /// engine, which has to decide the recorded actions
     #[arg(long, value_name = "RUN", conflicts_with_all = ["calibrate", "check", "policy"],
           conflicts_with_all = OF_FILES)]
     pub(super) replay: Option<String>,
-    /// Instead of a cluster and a workload: simulate what a recorded run did, on the machine it had, and say how far the
-    /// simulation is off
+    /// Instead of a cluster and a workload: simulate what a recorded run did, on the machine it had, and report how far the simulation is
+    /// off
     #[arg(long, value_name = "RUN", conflicts_with_all = OF_FILES)]
     pub(super) calibrate: Option<String>,
-    /// Policies to compare, such as easy,heft+cache,data:bound=10m (docs/internals/scheduling.md); with --calibrate it is data if
-    /// nothing is said
+    /// Policies to compare, such as easy,heft+cache,data:bound=10m (docs/internals/scheduling.md); with --calibrate the default is data
     #[arg(long, value_name = "A,B,...", default_value = DEFAULT_POLICIES, value_parser = policies,
           default_value_if("calibrate", ArgPredicate::IsPresent, CALIBRATED_POLICY))]
     pub(super) policy: Policies,
     /// Write a page with charts here
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
-    /// Say as well how much tier the workload is worth; uses are counted under the last policy
+    /// Report as well how much tier the workload is worth; uses are counted under the last policy
     #[arg(long)]
     pub(super) advice: bool,
-    /// With --advice: what a gigabyte of tier costs, in any currency
+    /// With --advice: the price of a gigabyte of tier, in any currency
     #[arg(long, value_name = "PRICE", value_parser = positive, requires_all = ["advice", "external_price"])]
     pub(super) tier_price: Option<f64>,
-    /// With --advice: what a gigabyte a second of the external store costs, in the same currency
+    /// With --advice: the price of a gigabyte a second of the external store, in the same currency
     #[arg(long, value_name = "PRICE", value_parser = positive, requires_all = ["advice", "tier_price"])]
     pub(super) external_price: Option<f64>,
     /// With --advice, for energy: watts that keeping a gigabyte on a tier draws
@@ -71,7 +70,7 @@ pub(crate) struct SimArgs {
     /// With --advice, for energy: joules that reading a gigabyte from the external store takes, on all of its way
     #[arg(long, value_name = "JOULES", value_parser = positive, requires_all = ["advice", "tier_watts"])]
     pub(super) external_joules: Option<f64>,
-    /// Bandwidth of the external store in both directions, instead of what the machine says
+    /// Bandwidth of the external store in both directions, instead of the machine's
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) external_rate: Option<u64>,
     /// All bytes of workflows times this

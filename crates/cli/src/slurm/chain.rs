@@ -96,7 +96,7 @@ pub(super) fn whole(prior: Job, user: u32) -> CliResult<()> {
             break jobs;
         }
         if Instant::now() >= until {
-            let text = format!("no job that goes on with {prior} ends its workflow");
+            let text = format!("no job that continues the workflow of {prior} ends it");
             return Err(CliError::new(Exit::NotFound, text));
         }
         std::thread::sleep(PAUSE);

@@ -32,7 +32,7 @@ pub(super) fn of_slurm() -> Vec<Finding> {
     let has = |key: &str, wanted: &str| match value(key) {
         said if said.split(',').any(|word| word == wanted) => Ok(format!("{key}={said}")),
         said => Err(format!(
-            "it runs with {key}={said}, not {wanted}: {restart}"
+            "it runs with {key}={said} instead of {wanted}: {restart}"
         )),
     };
     let version = value("SLURM_VERSION");
@@ -58,7 +58,7 @@ fn stages(plugins: &str) -> Result<String, String> {
         Ok(said) if said.contains(" free of ") => {
             Ok("burst_buffer.lua reaches the controller".into())
         }
-        Ok(said) => Err(format!("burst_buffer.lua says: {}", said.trim())),
+        Ok(said) => Err(format!("burst_buffer.lua reports: {}", said.trim())),
         Err(e) => Err(e.to_string()),
     }
 }
@@ -100,7 +100,11 @@ pub(crate) fn of_controller() -> Vec<Finding> {
                 ),
             });
         }
-        Ok(other) => all.push(finding("controller", false, format!("it says {other:?}"))),
+        Ok(other) => all.push(finding(
+            "controller",
+            false,
+            format!("it replied {other:?}"),
+        )),
         Err(e) => all.push(finding("controller", false, e.to_string())),
     }
     all

@@ -29,13 +29,13 @@ const CONF: &str = "/etc/slurm";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InstallArgs {
-    /// Write nothing: whether what is written, and Slurm and tarn as they run, are as they should be
+    /// Write nothing: check the written configuration, and Slurm and tarn as they run
     #[arg(long, conflicts_with = "remove")]
     check: bool,
-    /// Take all of it out again
+    /// Remove all of it again
     #[arg(long)]
     remove: bool,
-    /// With --remove: although jobs with data are under way, or slurmctld does not say
+    /// With --remove: even if jobs with data are running, or slurmctld does not answer
     #[arg(long, requires = "remove")]
     force: bool,
     /// The folder of slurm.conf [default: that of $SLURM_CONF, else /etc/slurm]
@@ -187,7 +187,7 @@ fn plan(args: &InstallArgs) -> CliResult<Plan> {
             return Err(CliError::new(
                 Exit::State,
                 format!(
-                    "{} says BurstBufferType={other}: Slurm has one such plug-in, and tarn's is burst_buffer/lua; take that line out first",
+                    "{} has BurstBufferType={other}: Slurm has one such plug-in, and tarn's is burst_buffer/lua; take that line out first",
                     at("slurm.conf").display()
                 ),
             ));
@@ -246,7 +246,7 @@ fn said(path: &Path, depth: usize) -> CliResult<String> {
             0 => Err(CliError::new(
                 Exit::NotFound,
                 format!(
-                    "{} is not there: run this on the host of slurmctld, and say where slurm.conf is if not there (--conf DIR)",
+                    "{} is not there: run this on the host of slurmctld, and give the folder of slurm.conf if it is another (--conf DIR)",
                     path.display()
                 ),
             )),
@@ -322,7 +322,7 @@ fn write(args: &InstallArgs, plan: &Plan) -> CliResult {
         return Err(CliError::new(
             Exit::NotFound,
             format!(
-                "the SPANK plug-in {} is not there, and nothing that Slurm starts would run: it is made where Slurm's headers are (Debian: libslurm-dev) by `make build` or `scripts/spank.sh FOLDER`; --plugin PATH says where it is",
+                "the SPANK plug-in {} is not there, and nothing that Slurm starts would run: it is made where Slurm's headers are (Debian: libslurm-dev) by `make build` or `scripts/spank.sh FOLDER`; give its place as --plugin PATH",
                 plugin.display()
             ),
         ));
@@ -344,7 +344,7 @@ fn write(args: &InstallArgs, plan: &Plan) -> CliResult {
         say!("left to you: {left}");
     }
     out!(
-        "next: the same on every host that has files of its own; restart slurmctld; then `tarn slurm install --check`"
+        "next: the same on every host that has its own files; restart slurmctld; then `tarn slurm install --check`"
     )?;
     Ok(Exit::Success)
 }
@@ -395,7 +395,7 @@ fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
             return Err(CliError::new(
                 Exit::Busy,
                 format!(
-                    "{} jobs have data on nodes or wait for it ({}): say `tarn slurm off`, wait until they have ended, and remove then; --force leaves them without their data",
+                    "{} jobs have data on nodes or wait for it ({}): run `tarn slurm off`, wait until they have ended, and remove then; --force leaves them without their data",
                     jobs.len(),
                     first.join(", ")
                 ),
@@ -500,7 +500,7 @@ pub(crate) fn off(args: &ConfArgs, reason: &[String]) -> CliResult {
     }
     replace(&path, &format!("{reason}\n"))?;
     out!(
-        "off: sbatch refuses scripts with `#TARN` lines on this cluster; jobs that are there go on; `tarn slurm on` ends it"
+        "off: sbatch refuses scripts with `#TARN` lines on this cluster; jobs that are there continue; `tarn slurm on` ends it"
     )?;
     Ok(Exit::Success)
 }

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SubmitArgs {
-    /// A workflow file; or the scripts of its jobs, in the order of its steps, each of which says the workflow's name
+    /// A workflow file; or the scripts of its jobs, in the order of its steps, each with the workflow's name
     #[arg(required = true, value_name = "WORKFLOW")]
     files: Vec<PathBuf>,
     /// More jobs of this workflow will come: its data stays until `tarn slurm end`, or its lease is over
@@ -171,7 +171,7 @@ fn held(scripts: &[Script<'_>], options: &[String]) -> CliResult<Vec<Job>> {
                         jobs.push(job);
                         continue;
                     }
-                    None => format!("it says `{}`, which is no job's number", text.trim()),
+                    None => format!("it printed `{}`, which is not a job number", text.trim()),
                 }
             }
             Ok(said) => String::from_utf8_lossy(&said.stderr).trim().to_owned(),
@@ -220,7 +220,7 @@ fn end(workflow: &str, jobs: &[Job]) {
     while !jobs.iter().all(known) {
         if Instant::now() >= until {
             say!(
-                "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), say `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
+                "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), run `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
             );
             return;
         }

@@ -47,7 +47,7 @@ pub(crate) fn is_full_and_whole(told: &str) {
         panic!("{told}")
     };
     assert!(
-        much.starts_with("much: ") && much.contains("tarn: cannot make room"),
+        much.starts_with("much: ") && much.contains("tarn: cannot make space"),
         "{told}"
     );
     assert!(

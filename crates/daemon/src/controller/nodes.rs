@@ -254,7 +254,7 @@ impl About {
             let _ = closer.shutdown(std::net::Shutdown::Both);
         })?;
         let why = self.read(node, session, &mut reader);
-        tracing::warn!(node, "is not heard of any more: {why:#}");
+        tracing::warn!(node, "does not answer any more: {why:#}");
         let closed = Input::Closed {
             node: node.to_owned(),
             session,

@@ -48,7 +48,7 @@ pub(super) fn ask_what_is_drawn(inputs: Sender<Input>) {
     };
     let thread = std::thread::Builder::new().name("watts".into());
     if let Err(e) = thread.spawn(ask) {
-        tracing::error!("what Slurm says that nodes draw is not known: no thread: {e}");
+        tracing::error!("the power that Slurm reports for nodes is not known: no thread: {e}");
     }
 }
 
@@ -101,7 +101,7 @@ impl<T: Send + 'static> Teller<T> {
                 last: None,
             },
             Err(e) => {
-                tracing::error!("Slurm is not told of {name}: no thread: {e}");
+                tracing::error!("Slurm is not notified of {name}: no thread: {e}");
                 Self::silent()
             }
         }
@@ -307,7 +307,7 @@ fn exclude_all(news: &Receiver<Vec<Waiting>>) {
                 }
                 Err(e) => {
                     if !failed {
-                        tracing::warn!("job {job} may get nodes without room: {e}");
+                        tracing::warn!("job {job} may get nodes without space: {e}");
                     }
                     (failed, is_down) = (true, true);
                     refused.insert(job);
@@ -339,7 +339,7 @@ fn show_all(news: &Receiver<Vec<NodeInfo>>) {
         for (text, names) in alike {
             if let Err(e) = show_on(&names, &text) {
                 if !failed {
-                    tracing::warn!("sinfo does not show the room on {}: {e}", names.join(","));
+                    tracing::warn!("sinfo does not show the space on {}: {e}", names.join(","));
                 }
                 failed = true;
                 break;

@@ -25,7 +25,7 @@ const TURN: usize = 64;
 const LOOK: Duration = Duration::from_secs(1);
 /// What is said of a panic.
 const BUG: &str =
-    "an error inside tarnd; please report it with what stands above on its standard error";
+    "an error inside tarnd; please report it with the lines above on its standard error";
 
 /// Something for the thread.
 enum Work {
@@ -67,7 +67,7 @@ pub(super) fn say(news: &News, what: proto::News) -> bool {
     match encode(what) {
         Ok(bytes) => news.send(bytes),
         Err(e) => {
-            tracing::error!("news are not said: {e}");
+            tracing::error!("news are not sent: {e}");
             true
         }
     }

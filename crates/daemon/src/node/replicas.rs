@@ -271,7 +271,7 @@ impl Peers for Others {
             failed(FailureKind::Io, why)
         })?;
         if known.lost.contains(&spot.node) {
-            let why = format!("node {name} is lost, and what it held with it");
+            let why = format!("node {name} is lost, and its data with it");
             return Err(failed(FailureKind::NodeLost, why));
         }
         let limiter = known.limiter.clone();

@@ -139,7 +139,7 @@ impl Host {
         let world = config.and_then(|config| Local::new(config).map_err(|e| e.to_string()));
         let mut world = match world {
             Ok(world) => Box::new(world),
-            Err(e) => return vec![format!("what the run left here cannot be removed: {e}")],
+            Err(e) => return vec![format!("the run's data here cannot be removed: {e}")],
         };
         let staying = Staying {
             protected,
@@ -494,7 +494,7 @@ impl Drop for Talking {
         let mut kept = BTreeSet::new();
         if let Some((_, world)) = own {
             if !world.end(PATIENCE) {
-                tracing::error!("what the run has under way here does not end");
+                tracing::error!("the run's work here does not end");
             }
             kept = world.kept();
         }

@@ -420,7 +420,7 @@ impl Server {
                     return Err(Refusal::new(
                         Code::Invalid,
                         format!(
-                            "{length} bytes at {offset} do not lie in region {region} of {} bytes",
+                            "{length} bytes at {offset} are not inside region {region} of {} bytes",
                             found.length
                         ),
                     ));

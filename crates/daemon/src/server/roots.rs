@@ -70,7 +70,7 @@ impl Roots {
             let within = |a: &[_], b: &[_]| a.first().is_some_and(|id| b.contains(id));
             if within(&own, &theirs) || within(&theirs, &own) {
                 let text = format!(
-                    "dataspaces `{name}` ({shown}) and `{other}` overlap: one's folder lies in the other's, so neither's capacity would hold; choose folders beside each other, or remove one dataspace"
+                    "dataspaces `{name}` ({shown}) and `{other}` overlap: the folder of one is inside that of the other, so neither capacity would hold; choose separate folders, or remove one dataspace"
                 );
                 return refuse(Code::Invalid, text);
             }

@@ -91,7 +91,7 @@ impl Door {
         }
         if text.len() > MAX_FILE {
             let text = format!(
-                "what is to be said of the data of job {job} is longer than {MAX_FILE} bytes: ask for fewer datasets, or spread fewer partitions over so many nodes"
+                "the description of the data of job {job} is longer than {MAX_FILE} bytes: ask for fewer datasets, or spread fewer partitions over so many nodes"
             );
             return Err(Refusal::new(Code::Invalid, text));
         }

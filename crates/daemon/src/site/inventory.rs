@@ -102,7 +102,7 @@ impl Site {
                         .extend(holds.into_iter().map(|holding| (user, holding)));
                     for owner in &partial {
                         let text = format!(
-                            "{owner} has more here than is told of anybody: the rest is left out"
+                            "{owner} has more here than is reported for one owner: the rest is left out"
                         );
                         self.audit.refused(Some(user), "inventory", &text);
                     }
@@ -111,10 +111,10 @@ impl Site {
                 other => {
                     let why = match other {
                         Some(Err(why)) => why.text,
-                        Some(Ok(said)) => format!("it says {said:?}"),
+                        Some(Ok(said)) => format!("it replied {said:?}"),
                         None => "their worker does not answer".into(),
                     };
-                    let text = format!("what this user has here is not known: {why}");
+                    let text = format!("this user's data here is not known: {why}");
                     self.audit.refused(Some(user), "inventory", &text);
                     all.is_behind = true;
                     whose
@@ -125,7 +125,7 @@ impl Site {
         if !projects.is_empty() {
             tracing::warn!(
                 ?projects,
-                "what these projects have here is not known: none of their members has anything else here"
+                "the data of these projects here is not known: none of their members has anything else here"
             );
             all.partial.extend(projects.into_iter().map(Owner::Project));
         }

@@ -22,7 +22,7 @@ pub(super) struct Rest {
 }
 
 fn not_removed(job: Job, why: &dyn std::fmt::Display) -> Refusal {
-    let text = format!("what job {job} had in clear cannot be removed: {why}");
+    let text = format!("the unencrypted data of job {job} cannot be removed: {why}");
     Refusal::new(Code::Io, text)
 }
 
@@ -93,7 +93,7 @@ impl JobMemory {
     ) -> Result<(), Refusal> {
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |e: std::io::Error| {
-            let text = format!("no memory for what job {job} has in clear: {e}");
+            let text = format!("no memory for the unencrypted data of job {job}: {e}");
             Refusal::new(Code::Internal, text)
         };
         let place = self.of(job);
@@ -104,7 +104,7 @@ impl JobMemory {
             if free < bytes {
                 let _ = std::fs::remove_dir(&place);
                 let text = format!(
-                    "what job {job} has encrypted takes {bytes} bytes of memory in clear, and {free} are free: give it more nodes, or nodes with more memory"
+                    "the encrypted data of job {job} takes {bytes} bytes of memory unencrypted, and {free} are free: give it more nodes, or nodes with more memory"
                 );
                 return Err(Refusal::new(Code::NoSpace, text));
             }

@@ -63,7 +63,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
             }
             site.obey(command, &reports);
         };
-        tracing::warn!("the controller is not heard of any more: {why}");
+        tracing::warn!("the controller does not answer any more: {why}");
         let _ = reader.closer().map(|s| s.shutdown(Shutdown::Both));
         drop(reports);
     });
@@ -90,7 +90,7 @@ fn welcome(
         if greeting.epoch < term.epoch {
             writer.send(&Welcome::Stale(term.epoch))?;
             anyhow::bail!(
-                "controller number {} is none any more: number {} gives orders",
+                "controller number {} is replaced: number {} gives orders",
                 greeting.epoch,
                 term.epoch
             );
@@ -201,7 +201,7 @@ impl Site {
                         return;
                     }
                     Err(e) => {
-                        let why = format!("who has written it cannot be found out: {e}");
+                        let why = format!("its writer cannot be found out: {e}");
                         done(user, &what, Err(Refusal::new(Code::Io, why)));
                         return;
                     }
@@ -268,7 +268,7 @@ impl Site {
                 // What draws power may take a moment to say so, and the next order does not wait for that.
                 let thread = std::thread::Builder::new().name("look".into());
                 if let Err(e) = thread.spawn(look) {
-                    tracing::warn!("what the node draws is not known: no thread: {e}");
+                    tracing::warn!("the node's power is not known: no thread: {e}");
                 }
             }
             Order::Beat => {}

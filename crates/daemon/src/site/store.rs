@@ -355,7 +355,7 @@ impl Store {
             }
             Origin::Peer(peer) => {
                 let Some(proof) = proof else {
-                    let text = "what comes from another node must be known before";
+                    let text = "data from another node must be known before";
                     return Err(Refusal::new(Code::Invalid, text));
                 };
                 if proof.sealed {
@@ -402,7 +402,7 @@ impl Store {
             self.mover
                 .remove(&held.path_of(&whole))
                 .map_err(|e| told(&e, &[&held]))?;
-            let text = format!("what came of {part} is not what was published");
+            let text = format!("the received data of {part} differs from the published data");
             return Err(Refusal::new(Code::Corrupt, text));
         }
         self.publish_as(&held, &whole)?;
@@ -636,7 +636,7 @@ impl Store {
             write(held, whole, SOURCE, origin.to_string().as_bytes())?;
         }
         prove(manifest, &bytes, (file, origin)).ok_or_else(|| {
-            let text = format!("`{}` was not hashed whole", held.place());
+            let text = format!("`{}` was not hashed completely", held.place());
             Refusal::new(Code::Internal, text)
         })
     }

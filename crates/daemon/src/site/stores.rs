@@ -70,9 +70,7 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
     let (size, is_volatile) = match about.split_once(',') {
         Some((size, VOLATILE)) => (size, true),
         Some((_, other)) => {
-            return Err(format!(
-                "`{other}`: only `{VOLATILE}` can be said of a store"
-            ));
+            return Err(format!("`{other}`: only `{VOLATILE}` may follow a store"));
         }
         None => (about, false),
     };
@@ -96,7 +94,7 @@ pub(crate) fn check(mut all: Vec<Wanted>, is_volatile: bool) -> anyhow::Result<V
     }
     if is_volatile {
         bail!(
-            "`--volatile` is said of one store; of several, say it of each: NAME=PATH:SIZE,{VOLATILE}"
+            "`--volatile` is for one store; with several, add it to each: NAME=PATH:SIZE,{VOLATILE}"
         );
     }
     if all.len() > MAX_STORES {
@@ -143,7 +141,7 @@ impl Stores {
                 true => tracing::error!(
                     store = store.name,
                     at = %store.root.display(),
-                    "this store is not mounted: what lies in it is not to be had. Mount it, and start tarnd anew. If it is another, empty file system, or is lost, start tarnd once without it: what lay there is given up then"
+                    "this store is not mounted: the data in it is not available. Mount it, and restart tarnd. If it is another, empty file system, or is lost, start tarnd once without it: the data that was there is then given up"
                 ),
                 false => store.root = prepare(&store.root)?,
             }
@@ -155,7 +153,7 @@ impl Stores {
             };
             if let Some(other) = all.iter().find(lies_in) {
                 bail!(
-                    "store `{}` lies in store `{}`, or around it: give each a folder of its own",
+                    "store `{}` is inside store `{}`, or contains it: give each a separate folder",
                     store.name,
                     other.wanted.name
                 );
@@ -379,7 +377,7 @@ pub(super) fn folder_of_root(path: &Path, mode: u32) -> anyhow::Result<()> {
     let about = std::fs::symlink_metadata(path)?;
     if !about.is_dir() || about.uid() != 0 {
         bail!(
-            "{} is no folder of root's: others could change what lies in it",
+            "{} is not a folder of root: others could change the data in it",
             path.display()
         );
     }
@@ -425,7 +423,7 @@ mod tests {
         assert!(check(stores(&["/a:1GiB"]), true).unwrap()[0].is_volatile);
         assert!(check(stores(&["a=/a:1GiB", "b=/b:1GiB"]), false).is_ok());
         for (all, volatile, says) in [
-            (vec!["a=/a:1GiB", "b=/b:1GiB"], true, "say it of each"),
+            (vec!["a=/a:1GiB", "b=/b:1GiB"], true, "add it to each"),
             (vec!["a=/a:1GiB", "/b:1GiB"], false, "each has a name"),
             (vec!["a=/a:1GiB", "a=/b:1GiB"], false, "two stores"),
             (vec!["a=/a:1GiB"; 9], false, "at most 8"),

@@ -230,7 +230,7 @@ fn check(putting: &Putting<'_>, from: &Endpoint, at: &ObjectUrl) -> Result<(), R
         }
         _ => match from {
             Endpoint::Object(source) if source.is_in_way_of(at) => {
-                invalid(format!("{source} and {at} lie in each other"))
+                invalid(format!("one of {source} and {at} contains the other"))
             }
             _ => Ok(()),
         },

@@ -239,7 +239,7 @@ impl Lending {
         // Who is not on its list does not learn whether there is one.
         let denied = || {
             let text = format!(
-                "user {} may not have the partition, or there is none: its owner can make one with this user on its access list",
+                "user {} may not have the partition, or it does not exist: its owner can make one with this user on its access list",
                 self.guest.as_ref().map_or(0, |(user, _)| *user)
             );
             Refusal::new(Code::Denied, text)

@@ -60,7 +60,7 @@ fn refuse(place: &str, doing: &str, errno: Errno) -> Refusal {
     };
     let why = match errno {
         Errno::LOOP | Errno::XDEV => {
-            "a symbolic link stands in the path; tarnd follows none inside a dataspace".into()
+            "the path contains a symbolic link; tarnd follows none inside a dataspace".into()
         }
         errno => errno.to_string(),
     };
@@ -222,7 +222,7 @@ impl Held {
             return Ok(());
         }
         let text = format!(
-            "`{}` is made up by the kernel as it is read, and its size is not known before; write what it says into a file, and name that",
+            "`{}` is made up by the kernel as it is read, and its size is not known before; write its content to a file, and name that",
             self.place
         );
         Err(Refusal::new(Code::Unsupported, text))
@@ -324,13 +324,13 @@ pub(crate) fn check_outside(path: &[u8], spaces: &[(String, PathBuf)]) -> Result
         let roots = above(&root);
         if roots.first().is_some_and(|id| ids.contains(id)) {
             return refuse(format!(
-                "`{}` lies in dataspace `{name}`: name it as a place of the dataspace, so that it is counted there",
+                "`{}` is inside dataspace `{name}`: name it as a place of the dataspace, so that it is counted there",
                 text(path)
             ));
         }
         if is_folder && ids.first().is_some_and(|id| roots.contains(id)) {
             return refuse(format!(
-                "`{}` cannot be replaced: the folder of dataspace `{name}` lies in it",
+                "`{}` cannot be replaced: it contains the folder of dataspace `{name}`",
                 text(path)
             ));
         }

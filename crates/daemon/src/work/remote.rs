@@ -552,10 +552,7 @@ fn await_end(
             Ok(_) => return Err((unexpected(node), true)),
             Err(why) if why.code == Code::Cancelled => return Err((why, true)),
             Err(why) if heard.elapsed() >= SILENCE => {
-                let text = format!(
-                    "{}; what it was asked for may still be done there",
-                    why.text
-                );
+                let text = format!("{}; the request may still be carried out there", why.text);
                 return Err((Refusal::new(Code::Lost, text), true));
             }
             Err(_) => {}

@@ -27,7 +27,7 @@ fn attack_a_controller_of_an_earlier_term_acts_on_nothing() {
         node.try_begin(4, &daemon).err(),
         Some(Box::new(Welcome::Stale(5)))
     );
-    node.audited("is none any more");
+    node.audited("is replaced");
 }
 
 #[test]

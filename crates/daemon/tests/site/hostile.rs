@@ -296,7 +296,7 @@ fn attack_who_has_very_much_is_cut_short_and_nobody_else() {
             "{part:?}"
         );
     }
-    node.audited("has more here than is told of anybody");
+    node.audited("has more here than is reported for one owner");
 }
 
 #[test]

@@ -83,7 +83,10 @@ fn links_of_a_source_count_as_in_a_run() {
     fs::remove_file(samples.join("lost")).unwrap();
     symlink("..", samples.join("above")).unwrap();
     let (_, text) = session.refused(ALICE, fetch(ALICE, "x", &samples));
-    assert!(text.contains("leads to a folder that it lies in"), "{text}");
+    assert!(
+        text.contains("leads to a folder that contains it"),
+        "{text}"
+    );
 }
 
 /// Links are followed with the user's rights alone, and nothing of the worker's own can be reached by one.

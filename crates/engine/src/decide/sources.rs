@@ -173,8 +173,7 @@ impl Decide<'_> {
         if instance.is_some_and(|i| i.finished()) && keeps {
             let w = &self.state.start.workflow;
             let message = format!(
-                "no replica of {} is left, and step {}, which made it, has used a partition that is kept for the workflow and is not what it was \
-                 then; `tarn run` begins anew",
+                "no replica of {} is left, and step {}, which made it, has used a partition that is kept for the workflow and has changed since; `tarn run` starts again",
                 w.dataset(name.data).name,
                 w.step(producer.step).name,
             );
@@ -193,7 +192,7 @@ impl Decide<'_> {
             return;
         };
         let message = format!(
-            "`{0}` of workflow {1} is damaged or gone, and only that workflow can make it again; `tarn data verify {0}` says what is left of it",
+            "`{0}` of workflow {1} is damaged or gone, and only that workflow can make it again; `tarn data verify {0}` shows what is left of it",
             prior.dataset, prior.workflow
         );
         if self.state.start.options.fail_fast {

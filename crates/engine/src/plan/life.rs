@@ -27,7 +27,7 @@ impl State {
     }
 
     /// A job is to run on these nodes as soon as its data is there and they are free: its data begins to move. False if
-    /// there is no room for it now.
+    /// there is no space for it now.
     pub(crate) fn plan(&mut self, id: JobId, nodes: &[NodeId], begin: Time, why: Why) -> bool {
         let Some(job) = self.job(id).map(|j| j.job.clone()) else {
             return false;

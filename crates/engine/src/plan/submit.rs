@@ -151,7 +151,7 @@ impl State {
         };
         let input = job.reads.iter().find(gone)?;
         Some(format!(
-            "its input {} is nowhere any more: what a later submission reads has to be kept in the external store",
+            "its input {} is nowhere any more: keep data that a later submission reads in the external store",
             input.item
         ))
     }

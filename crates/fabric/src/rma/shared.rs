@@ -48,8 +48,7 @@ pub(super) fn check(name: &[u8]) -> io::Result<()> {
     let about = match rustix::fs::open(path, flags, Mode::empty()).and_then(rustix::fs::fstat) {
         Ok(about) => about,
         Err(rustix::io::Errno::NOENT) => {
-            let why =
-                "there is none of that name here; peers must be on one node and see one /dev/shm";
+            let why = "no shared region of that name is here; peers must be on one node and see one /dev/shm";
             return refused(io::ErrorKind::NotFound, why);
         }
         Err(e) => return refused(io::ErrorKind::Other, &e.to_string()),

@@ -177,7 +177,7 @@ fn who_stands_between_changes_nothing_unseen() {
         let refused = wire(&server, None, Some(reply + at)).call(b"abc", &control);
         let why = refused.unwrap_err().failure.message;
         assert!(
-            why.contains("stands between"),
+            why.contains("between the two nodes"),
             "byte {at} of the reply: {why}"
         );
     }

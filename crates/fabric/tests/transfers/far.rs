@@ -343,7 +343,7 @@ fn streams_are_given_over_up_to_a_bound_and_no_longer_than_they_are_open() {
     let (_, server) = lender(2);
     let (one, two) = (lent(&server).unwrap(), lent(&server).unwrap());
     let why = lent(&server).unwrap_err();
-    assert!(why.contains("no room"), "{why}");
+    assert!(why.contains("no space"), "{why}");
     drop(one);
     until(|| lent(&server).is_ok());
     drop(two);

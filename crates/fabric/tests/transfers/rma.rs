@@ -372,7 +372,7 @@ fn attack_shared_memory_that_another_may_have_written_is_not_mapped() {
         (&open.0, "not this user's alone"),
         (&link.0, "not this user's alone"),
         (&folder.0, "not this user's alone"),
-        (&none.0, "none of that name"),
+        (&none.0, "no shared region of that name"),
     ];
     // Only root can give a file away.
     if std::os::unix::fs::chown(&foreign.0, Some(65534), None).is_ok() {

@@ -68,14 +68,14 @@ pub(crate) fn connect(out: &mut Findings, data: &[RawData], jobs: &[RawJob]) -> 
 
 fn source_written(job: &str, data: &RawData, span: SourceSpan) -> Finding {
     let message = format!(
-        "job {} writes {}, which lies outside from the start",
+        "job {} writes {}, which is outside from the start",
         quoted(job),
         quoted(&data.name.value)
     );
     Finding::error(Code::SourceAsOutput, message)
         .at(span, "written here")
         .at(data.name.span, "`outside = true`")
-        .help("remove `outside`; `keep = true` says that it has to be outside in the end")
+        .help("remove `outside`; `keep = true` makes sure that it is outside in the end")
 }
 
 /// The numbers of names; reports unknown ones and those that stand twice.
@@ -106,7 +106,7 @@ fn lookup(
             Some(at) if found.iter().any(|f| f.value == at) => out.add(
                 Finding::error(
                     Code::DuplicateUse,
-                    format!("{} stands twice in one list", quoted(&name.value)),
+                    format!("{} is twice in one list", quoted(&name.value)),
                 )
                 .at(name.span, "again here")
                 .help("remove it"),
@@ -137,7 +137,7 @@ pub(crate) fn submissions(
                         .at(arrives.span, "another time than before")
                         .at(first.span, "first here")
                         .help(
-                            "a workflow is submitted as a whole: say `arrives` at one of its jobs",
+                            "a workflow is submitted as a whole: set `arrives` at one of its jobs",
                         ),
                 );
             }

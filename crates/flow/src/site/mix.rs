@@ -290,6 +290,6 @@ fn needs_count(span: SourceSpan, what: &str) -> Finding {
         Code::MissingKey,
         format!("{what} has `every` and no `count`"),
     )
-    .at(span, "how many come is not said")
+    .at(span, "their number is not stated")
     .help("add `count = 10`, or write `arrives` for a single one")
 }

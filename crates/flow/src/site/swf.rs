@@ -227,8 +227,7 @@ impl Trace {
                 false => reasons.join("; "),
             };
             return Err(Finding::error(Code::BadValue, format!("no line of the trace can be used ({why})")).help(
-                "a trace has 18 numbers in each line (Standard Workload Format); `procs-per-node` says how many \
-                 processors make a node, `unknown-status = true` uses jobs whose status is -1",
+                "a trace has 18 numbers in each line (Standard Workload Format); `procs-per-node` sets how many processors make a node, `unknown-status = true` uses jobs whose status is -1",
             ));
         }
         if self.guessed > 0 {
@@ -300,7 +299,7 @@ fn parse(line: &[u8], options: &TraceOptions, nodes: u32) -> Result<Line, Odd> {
     };
     match status as i64 {
         0 | 1 => {}
-        2..=4 => return Err("it is a part of a job that has a line of its own (status 2, 3 or 4)"),
+        2..=4 => return Err("it is a part of a job that has its own line (status 2, 3 or 4)"),
         5 if run <= 0.0 || allocated == 0.0 => {
             return Err("it was cancelled before it began (status 5)");
         }

@@ -198,7 +198,7 @@ pub unsafe extern "C" fn phx_create_obj(
     guard(|| {
         if memory.is_null() {
             return Err(invalid(
-                "there is nowhere to say where the object's memory is: `memory` is NULL",
+                "no place is given for the address of the object's memory: `memory` is NULL",
             ));
         }
         // SAFETY: as the header says.
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn phx_resize_obj(
     guard(|| {
         if memory.is_null() {
             return Err(invalid(
-                "there is nowhere to say where the object is then: `memory` is NULL",
+                "no place is given for the address of the object: `memory` is NULL",
             ));
         }
         // SAFETY: as the header says.
@@ -429,7 +429,7 @@ pub extern "C" fn phx_code_text(code: c_int) -> *const c_char {
         3 => c"another thread is in a call, or another program has this name",
         4 => c"no such object or version",
         5 => c"it is there already",
-        6 => c"no room on the persistent tier",
+        6 => c"no space on the persistent tier",
         7 => c"not enough memory",
         8 => c"no undamaged copy is left",
         9 => c"an input or output error",

@@ -99,7 +99,9 @@ unsafe fn give_all(
     // SAFETY: as the caller says.
     let count = unsafe { count.as_mut() }.ok_or_else(|| invalid("`count` is NULL"))?;
     if to.is_null() && *count > 0 {
-        return Err(invalid("there is no room for a list, and `count` is not 0"));
+        return Err(invalid(
+            "there is no buffer for the list, and `count` is not 0",
+        ));
     }
     let found = list()?;
     for (at, info) in found.iter().enumerate().take(*count) {
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn tarn_object_get(
         let (room, length) = (*bytes, object.bytes().len());
         *bytes = length;
         if room < length {
-            let text = format!("the object has {length} bytes, and there is room for {room}");
+            let text = format!("the object has {length} bytes, and the buffer has {room}");
             return Err(invalid(text));
         }
         if data.is_null() && length > 0 {
@@ -190,7 +192,7 @@ pub unsafe extern "C" fn tarn_object_map(
     guard(|| {
         if data.is_null() {
             return Err(invalid(
-                "there is nowhere to say where the object is: `data` is NULL",
+                "no place is given for the address of the object: `data` is NULL",
             ));
         }
         // SAFETY: as the header says.
@@ -236,7 +238,7 @@ pub unsafe extern "C" fn tarn_object_create(
     guard(|| {
         if memory.is_null() {
             return Err(invalid(
-                "there is nowhere to say where the memory is: `memory` is NULL",
+                "no place is given for the address of the memory: `memory` is NULL",
             ));
         }
         // SAFETY: as the header says.

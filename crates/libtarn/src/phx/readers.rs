@@ -131,7 +131,7 @@ pub unsafe extern "C" fn phx_map_obj(
     guard(|| {
         if memory.is_null() {
             return Err(invalid(
-                "there is nowhere to say where the object is: `memory` is NULL",
+                "no place is given for the address of the object: `memory` is NULL",
             ));
         }
         // SAFETY: as the header says.

@@ -148,7 +148,7 @@ impl Copy {
         let _claim = claim.map_err(|f| match f.kind {
             FailureKind::Cancelled => failure(
                 FailureKind::NoSpace,
-                "other runs have the room on that node's tier",
+                "other runs use the space on that node's tier",
             ),
             _ => f,
         })?;

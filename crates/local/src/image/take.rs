@@ -231,7 +231,7 @@ fn room(take: &Take, mover: &dyn Mover) -> Result<u64, Failure> {
         failure(
             FailureKind::NoSpace,
             format!(
-                "it would take some {}, and its tier has {} left: state room with `checkpoints`, or give it a larger tier",
+                "it would take some {}, and its tier has {} left: reserve space with `checkpoints`, or give it a larger tier",
                 Bytes(needed),
                 Bytes(free)
             ),

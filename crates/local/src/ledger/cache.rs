@@ -152,7 +152,7 @@ fn reclaim(root: &Path, own: &str, bytes: u64, mover: &dyn Mover) -> io::Result<
         }
         if let Err(e) = mover.remove(&mark.part) {
             warn(&format!(
-                "what another run has cached cannot be removed: {e}"
+                "the cached data of another run cannot be removed: {e}"
             ));
             continue;
         }

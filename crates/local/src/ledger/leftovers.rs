@@ -163,7 +163,9 @@ impl Ledgers {
                 leftovers.remove(&id);
                 self.left(spot, key);
             }
-            Err(e) => warn(&format!("what an earlier run left cannot be removed: {e}")),
+            Err(e) => warn(&format!(
+                "the leftovers of an earlier run cannot be removed: {e}"
+            )),
         }
     }
 }

@@ -47,7 +47,7 @@ fn told(path: &Path, e: &io::Error) -> io::Error {
     io::Error::new(
         e.kind(),
         format!(
-            "what the shared file system left at {} cannot be cleaned up: {e}",
+            "the leftovers of the shared file system at {} cannot be cleaned up: {e}",
             path.display()
         ),
     )

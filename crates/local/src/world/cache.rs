@@ -82,7 +82,7 @@ impl Local {
             return false;
         };
         warn(&format!(
-            "{} stays, as it is pinned: what is made of it from now on is stored beside it",
+            "{} stays, as it is pinned: new versions are stored beside it",
             replica.display()
         ));
         if let Place::Node(spot) = at {

@@ -155,7 +155,7 @@ fn only_alone() {
     let (kind, message, _) = failed(not.into_iter().next().expect("the other"));
     assert_eq!(kind, FailureKind::NoSpace);
     assert!(
-        message.contains("lie there or are on their way") && message.contains("`size`"),
+        message.contains("are stored there or on their way") && message.contains("`size`"),
         "{message}"
     );
     nothing_left(&bench);

@@ -115,7 +115,7 @@ impl Listing {
     fn add(&mut self, at: &ObjectUrl, found: Found) -> Result<()> {
         let path = found.key.strip_prefix(&at.key).ok_or_else(|| {
             failed(format!(
-                "the store lists `{}` for {at}, where it does not lie",
+                "the store lists `{}` for {at}, which does not contain it",
                 show(found.key.as_bytes())
             ))
         })?;

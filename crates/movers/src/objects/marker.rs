@@ -62,7 +62,7 @@ pub(crate) fn read(
     let at = tree.object(found.key.clone());
     let damaged = |why: String| {
         let text = format!(
-            "{at}, in which tarn keeps what objects cannot say of files, cannot be read: {why}; remove it, and the objects count as \
+            "{at}, in which tarn keeps what objects cannot store of files, cannot be read: {why}; remove it, and the objects count as \
              they are"
         );
         MoverError::new(FailureKind::Io, text)

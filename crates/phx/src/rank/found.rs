@@ -178,7 +178,7 @@ pub(super) fn find<T: Vault, M: Vault>(
     let identity = words[0].0;
     if let Some(other) = words.iter().position(|(_, theirs, _)| *theirs != how) {
         let text = format!(
-            "rank {other} keeps versions on other nodes in another way than this one: tell all ranks the same"
+            "rank {other} keeps versions on other nodes in another way than this one: give all ranks the same settings"
         );
         return Err(Fault::new(Code::Invalid, text));
     }
@@ -259,7 +259,7 @@ fn twice(ranks: &dyn Ranks, one: &Found, other: &Found) -> Fault {
     let (at, and) = (ranks.node(one.host), ranks.node(other.host));
     let text = format!(
         "{} on {at} is the same arena as {} on {and}: the folder of the tier must be each node's own, and no arena may be copied. \
-         Give each node a folder of its own, or remove the copy",
+         Give each node its own folder, or remove the copy",
         one.name, other.name
     );
     Fault::new(Code::Invalid, text)

@@ -80,7 +80,7 @@ fn differ(rank: u32, other: Option<u64>, own: Option<u64>) -> String {
         Some(every) => format!("flushes every {every}. version"),
     };
     format!(
-        "rank {rank} {}, and this one {}: tell all ranks the same",
+        "rank {rank} {}, and this one {}: give all ranks the same settings",
         words(other),
         words(own)
     )

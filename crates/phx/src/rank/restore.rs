@@ -504,7 +504,7 @@ fn incomplete(id: VersionId, who: &[u32]) -> Fault {
         ""
     };
     let text = format!(
-        "no version is whole: of version {id} the part of rank {}{more} is not on the nodes of this start, or was lost with their memory. \
+        "no version is complete: of version {id} the part of rank {}{more} is not on the nodes of this start, or was lost with their memory. \
          Start on the nodes that have it; or remove the run's folders for a start from nothing",
         first.join(", ")
     );
@@ -519,7 +519,7 @@ fn damaged(what: &str) -> Fault {
 fn reshaped(key: &[u8]) -> Fault {
     let key = String::from_utf8_lossy(key);
     let text = format!(
-        "object {key:?} is divided otherwise in the version than it says now: the whole array, its dimensions and its elements must be the same"
+        "object {key:?} is divided otherwise in the version than it is declared now: the whole array, its dimensions and its elements must be the same"
     );
     Fault::new(Code::Shape, text)
 }

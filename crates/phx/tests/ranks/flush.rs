@@ -538,7 +538,10 @@ fn ranks_that_are_told_different_things_are_refused() {
     for refused in refused {
         let fault = refused.unwrap_err();
         assert_eq!(fault.code, Code::Invalid, "{fault}");
-        assert!(fault.text.contains("tell all ranks the same"), "{fault}");
+        assert!(
+            fault.text.contains("give all ranks the same settings"),
+            "{fault}"
+        );
     }
 }
 

@@ -258,7 +258,7 @@ fn ranks_that_are_told_otherwise_are_refused() {
                 let refused = own.begin(hall, rank).map(drop).unwrap_err();
                 assert_eq!(refused.code, Code::Invalid);
                 assert!(
-                    refused.text.contains("tell all ranks the same"),
+                    refused.text.contains("give all ranks the same settings"),
                     "{refused}"
                 );
             });

@@ -23,7 +23,7 @@ fn versions_of_starts_that_knew_nothing_of_each_other_are_never_mixed() {
     cluster.start(|_, mut rank, _| {
         let refused = restart(&mut rank).unwrap_err();
         assert_eq!(refused.code, Code::Corrupt);
-        assert!(refused.text.contains("no version is whole"), "{refused}");
+        assert!(refused.text.contains("no version is complete"), "{refused}");
     });
     cluster.nodes = vec!["three", "four"];
     restarts(&cluster, id(1, 1), 20);

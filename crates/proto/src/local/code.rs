@@ -36,7 +36,7 @@ codes! {
     /// The user may not.
     Denied = 4, "not allowed for this user";
     /// The space or the file system has no room.
-    NoSpace = 5, "no room at the destination";
+    NoSpace = 5, "no space at the destination";
     /// The user's or the job's quota is used up.
     Quota = 6, "the quota is used up";
     /// The destination is there already.

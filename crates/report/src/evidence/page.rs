@@ -95,7 +95,7 @@ fn verdicts(page: &mut String, results: &Results) {
     page.push_str("<section id=\"claims\"><h2>What the papers claim");
     let _ = writeln!(
         page,
-        " <small>{} hold, {} do not, {} cannot be told{}</small></h2>",
+        " <small>{} hold, {} do not, {} undecided{}</small></h2>",
         count(Verdict::Holds),
         count(Verdict::Fails),
         count(Verdict::Unclear),

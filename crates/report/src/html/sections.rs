@@ -148,7 +148,7 @@ pub(super) fn figures(page: &mut String, s: &Summary) {
     );
     card(
         page,
-        "Read where it lay",
+        "Read locally",
         &Bytes(b.retained).to_string(),
         &below,
         "keep",
@@ -211,12 +211,7 @@ pub(super) fn traffic(page: &mut String, s: &Summary) {
         ],
         scale,
     );
-    bar(
-        page,
-        "read where it lay",
-        &[("retained", b.retained)],
-        scale,
-    );
+    bar(page, "read locally", &[("retained", b.retained)], scale);
     page.push_str("</div>\n<dl class=\"bytes\">\n");
     for (id, class, label, bytes) in [
         ("bytes-external-in", "ext-in", "external in", b.external_in),
@@ -229,12 +224,7 @@ pub(super) fn traffic(page: &mut String, s: &Summary) {
         ("bytes-peer", "peer", "between nodes", b.peer),
         ("bytes-promote", "promote", "to a faster tier", b.promote),
         ("bytes-demote", "demote", "to a slower tier", b.demote),
-        (
-            "bytes-retained",
-            "retained",
-            "read where it lay",
-            b.retained,
-        ),
+        ("bytes-retained", "retained", "read locally", b.retained),
         (
             "stage-through-in",
             "ext-in ghost",

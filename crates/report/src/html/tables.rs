@@ -250,7 +250,7 @@ pub(super) fn notes(page: &mut String, notes: &[Answer]) {
     };
     let _ = writeln!(
         page,
-        "<p class=\"fine\">What waited, made room, was tried again or given up, with the reason that was logged. \
+        "<p class=\"fine\">Actions that waited, freed space, were tried again or given up, with the logged reason. \
          <code>tarn why NAME</code> answers for anything else.{first}</p>\n<ol class=\"notes\">"
     );
     for n in &notes[hidden..] {

@@ -108,7 +108,7 @@ pub struct Bytes {
     pub external_out: u64,
     /// Between nodes.
     pub peer: u64,
-    /// Read where it lay.
+    /// Read locally.
     pub retained: u64,
 }
 

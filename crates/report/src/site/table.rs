@@ -54,7 +54,7 @@ pub(super) fn rows(runs: &[SiteSummary]) -> Vec<Row> {
     row("from the external store", &|s| bytes(s.bytes.external_in));
     row("to the external store", &|s| bytes(s.bytes.external_out));
     row("between nodes", &|s| bytes(s.bytes.peer));
-    row("read where it lay", &|s| bytes(s.bytes.retained));
+    row("read locally", &|s| bytes(s.bytes.retained));
     row("reading and writing, of job time", &|s| percent(s.io_share));
     row("nodes in use", &|s| percent(s.utilisation));
     row("fullest node's tiers", &|s| bytes(s.tier_peak_node));

@@ -108,7 +108,7 @@ impl<'a> Teller<'a> {
                 touched.nodes.push(*node);
                 let what = format!("{} is back", self.names.node(*node));
                 back = format!(
-                    "it answers again; {} lie there whole",
+                    "it answers again; {} are complete there",
                     counted(whole.len(), "replica")
                 );
                 (what, &back, None)
@@ -170,7 +170,7 @@ impl<'a> Teller<'a> {
     fn reason(&self, action: &Action) -> String {
         match &action.why {
             Reason::GaveUp { .. } if self.repeats_failure(action) => {
-                "it has failed for good; what does not need it goes on".into()
+                "it has failed for good; steps that do not need it continue".into()
             }
             Reason::Failed { .. } if self.repeats_failure(action) => {
                 "it has failed for good; nothing new is started".into()

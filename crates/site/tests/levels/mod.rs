@@ -180,10 +180,10 @@ fn what_is_not_needed_soon_comes_down_and_goes_up_before_it_is_read() {
         (vec!["pmem".into()], vec!["nvme".into()])
     );
     assert!(
-        history(&world, 4).contains("1 parts go to slower stores of n1, for room in store `pmem`")
+        history(&world, 4).contains("1 parts go to slower stores of n1, for space in store `pmem`")
     );
     assert!(
-        told(&world).contains("goes from store `pmem` of node n1 to `nvme`: job 4 needs the room")
+        told(&world).contains("goes from store `pmem` of node n1 to `nvme`: job 4 needs the space")
     );
     // What runs holds its room: then what somebody will need comes down too.
     runs(&mut world, 5, reads("z"), "n1");
@@ -286,7 +286,7 @@ fn room_is_made_of_what_others_have_then_by_moving_down_then_of_sources() {
     assert_eq!(world.places("n1", "alone"), ["nvme"]);
     let said = told(&world);
     assert!(
-        said.contains("goes from store `nvme` of node n1, as it can be had again: job 6"),
+        said.contains("goes from store `nvme` of node n1, as it can be fetched again: job 6"),
         "{said}"
     );
     // Nothing else goes.

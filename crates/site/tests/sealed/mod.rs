@@ -105,7 +105,7 @@ fn what_lies_in_the_clear_is_not_said_to_be_encrypted() {
             &script("w", 1, vec![(role, Single, encrypted("x"))]),
         );
         assert_eq!(refused(&said).code, Code::Invalid, "{said:?}");
-        assert!(refused(&said).text.contains("in the clear"), "{said:?}");
+        assert!(refused(&said).text.contains("unencrypted"), "{said:?}");
     }
 }
 

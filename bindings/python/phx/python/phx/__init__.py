@@ -75,7 +75,7 @@ class ExistsError(Error):
 
 
 class NoSpaceError(Error):
-    """There is no room on the persistent tier."""
+    """There is no space on the persistent tier."""
 
 
 class NoMemoryError(Error, MemoryError):
@@ -130,7 +130,7 @@ class Level(enum.IntEnum):
 
 
 class Version(collections.namedtuple("Version", ["generation", "number"])):
-    """A version: the how many-eth start of the program it is of, and the how many-eth of that start."""
+    """A version: the number of the program start that made it, and its number within that start."""
 
     __slots__ = ()
 
@@ -206,7 +206,7 @@ class Block:
     def said(self, shape):
         ghost = self.ghost or (0,) * len(shape)
         if not len(shape) == len(self.all) == len(self.first) == len(ghost):
-            raise InvalidError(Code.INVALID, f"{self} is said of an object of shape {shape}: give a number for each dimension")
+            raise InvalidError(Code.INVALID, f"{self} does not fit an object of shape {shape}: give a number for each dimension")
         return 2, list(zip(self.all, self.first, shape, ghost)), 0
 
 
@@ -354,7 +354,7 @@ class Checkpoints:
         self._session.register(key, view, said)
 
     def destroy(self, key):
-        """Forgets an object, and lets go of its memory. Versions that have it keep it."""
+        """Forgets an object, and frees its memory. Versions that have it keep it."""
         self._session.destroy(key)
 
     def restart(self, version=None):
@@ -364,7 +364,7 @@ class Checkpoints:
         return None if restored is None else Version(*restored)
 
     def commit(self):
-        """Keeps the state of all objects as a new version. All ranks call it; none waits for the others but for room, and for the
+        """Keeps the state of all objects as a new version. All ranks call it; none waits for the others except for space, and for the
         persistence that objects ask for. Warns with DegradedWarning when it has fewer copies than were asked for."""
         generation, number, degraded = self._session.commit()
         if degraded is not None:
@@ -411,7 +411,7 @@ class Reader:
         return [ObjectInfo(key.decode(errors="surrogateescape"), size, unit, shape and tuple(shape)) for key, size, unit, shape in self._open().objects(rank)]
 
     def map(self, key, rank=0):
-        """A read-only view of an object where it lies."""
+        """A read-only view of an object where it is stored."""
         return memoryview(self._open().map(rank, key))
 
     def array(self, key, rank=0, dtype=float, shape=None):

@@ -1,4 +1,4 @@
-"""Objects of a node's store: what one program has put there, all others of the node map where it lies. docs/guide/objects.md.
+"""Objects of a node's store: what one program has put there, all others of the node map where it is stored. docs/guide/objects.md.
 
     store = phx.Objects("/mnt/pmem/store")          # or $TARN_OBJECTS
     with store.create("field", (300, 300)) as draft:
@@ -14,14 +14,14 @@ from . import _phx
 
 
 class ObjectInfo(collections.namedtuple("ObjectInfo", ["key", "number", "bytes", "about", "damaged"])):
-    """A version of an object: its bytes, what was said of it, and whether its file is not whole or may not be read (then both are
+    """A version of an object: its bytes, its description, and whether its file is not whole or may not be read (then both are
     unknown, and so is its number, 0, where the folder of its key may not be read)."""
 
     __slots__ = ()
 
 
 def _described(array):
-    """What is said of an array, so that `Objects.array` finds its type and shape again."""
+    """The description of an array, so that `Objects.array` finds its type and shape again."""
     if getattr(array, "dtype", None) is None or array.dtype.names:
         return ""
     return f"{array.dtype.str} {','.join(map(str, array.shape))}"
@@ -62,7 +62,7 @@ class Draft:
 
 class Objects:
     """The object store in a folder that is there, or in the one that `$TARN_OBJECTS` names. Any number of threads and programs may use one;
-    keys have parts between slashes, versions of a key are numbered from 1 on, and where no `number` is given the newest is meant.
+    keys have parts between slashes, versions of a key are numbered from 1 on, and without `number` the newest is used.
     `encrypt`: new versions are ciphertext in the store, with the key that `tarn key new` makes (else where `$TARN_OBJECTS_ENCRYPT` is 1); they
     are mapped into memory of the program that reads them."""
 
@@ -71,7 +71,7 @@ class Objects:
 
     def put(self, key, data, about=None):
         """Copies a numpy array, or anything with a contiguous buffer, into a new version, durably, and returns its number. `about` is a
-        text of at most 255 bytes that readers are given; of an array, its type and shape unless said otherwise."""
+        text of at most 255 bytes that readers are given; of an array, its type and shape unless given."""
         return self._store.put(key, data, _described(data) if about is None else about)
 
     def create(self, key, shape, dtype=None):
@@ -91,11 +91,11 @@ class Objects:
         return Draft(draft, numpy.ndarray(shape, dtype, buffer=draft))
 
     def map(self, key, number=None, *, verify=False):
-        """A read-only view of a version where it lies. With `verify`, all of it is read first and compared with its checksums."""
+        """A read-only view of a version where it is stored. With `verify`, all of it is read first and compared with its checksums."""
         return memoryview(self._store.map(key, number, verify))
 
     def array(self, key, number=None, *, verify=False):
-        """The same as a read-only numpy array of the type and shape that it was put with; of bytes, where none was said."""
+        """The same as a read-only numpy array of the type and shape that it was put with; of bytes, where none was given."""
         import numpy
 
         found = self._store.map(key, number, verify)
@@ -107,7 +107,7 @@ class Objects:
             lengths = lengths if dtype else [len(memoryview(found))]
             return numpy.ndarray(lengths, kind, buffer=found)
         except (TypeError, ValueError, SyntaxError) as e:
-            raise ValueError(f"object {key!r} is said to be {found.about!r}, which is no array ({e}): map it") from e
+            raise ValueError(f"object {key!r} is described as {found.about!r}, which is not an array ({e}): map it") from e
 
     def get(self, key, number=None):
         """A verified copy, as bytes."""

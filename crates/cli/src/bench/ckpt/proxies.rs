@@ -37,7 +37,7 @@ pub(super) fn are_there(folder: &Path) -> anyhow::Result<()> {
         let file = folder.join(name);
         ensure!(
             file.is_file(),
-            "{} is not there: make the proxies as examples/checkpoints/README.md says, and name their folder by --proxies",
+            "{} is not there: make the proxies as examples/checkpoints/README.md describes, and name their folder by --proxies",
             file.display()
         );
     }

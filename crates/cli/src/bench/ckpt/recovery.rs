@@ -94,7 +94,9 @@ pub(super) fn recovery(args: &Args) -> anyhow::Result<Vec<Figure>> {
             Ok(peer) => peer,
             Err(e) => {
                 let link = rate.map_or_else(|| "a link".into(), |r| format!("a link of {r}"));
-                crate::print::say!("recovery over {link} is skipped: there is none ({e:#})");
+                crate::print::say!(
+                    "recovery over {link} is skipped: the link is not available ({e:#})"
+                );
                 continue;
             }
         };
@@ -149,7 +151,7 @@ impl Bench<'_> {
             memory.copy_from_slice(plain.bytes());
             let copied = began.elapsed().as_secs_f64();
             let back = self.run(&does, true)?;
-            let back = back.context("the rank has said nothing")?;
+            let back = back.context("the rank has printed nothing")?;
             if round > 0 {
                 link.push(received);
                 copies.push(copied);

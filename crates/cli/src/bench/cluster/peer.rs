@@ -79,7 +79,7 @@ impl Peer {
     ) -> anyhow::Result<Self> {
         match Self::with(folder, rate, transport, true) {
             Err(e) if rate.is_none() => {
-                crate::print::say!("no link of its own ({e:#}); loopback is used instead");
+                crate::print::say!("no separate link ({e:#}); loopback is used instead");
                 Self::with(folder, None, transport, false)
             }
             other => other,
@@ -222,7 +222,7 @@ impl Peer {
         self.output.read_line(&mut line)?;
         ensure!(
             line.ends_with('\n'),
-            "the peer has ended; what it said stands above"
+            "the peer has ended; its output is above"
         );
         Ok(line.trim_end().to_owned())
     }

@@ -59,7 +59,7 @@ pub(super) struct Phases {
     /// What is written
     #[arg(long, value_enum, default_value_t = Pattern::Random)]
     pattern: Pattern,
-    /// Instead of a partition of its own, the first --mib of this one, whose content is lost; several are used as one, block by block
+    /// Instead of a new partition, the first --mib of this one, whose content is lost; several are used as one, block by block
     #[arg(long = "partition", value_name = "NAME")]
     partitions: Vec<PathBuf>,
     /// With several partitions: the size of a block

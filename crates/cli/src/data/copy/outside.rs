@@ -86,7 +86,9 @@ fn put(from: &Path, source: Option<ObjectUrl>, to: ObjectUrl, replace: bool) -> 
         _ => to,
     };
     if let Some(source) = source.filter(|source| source.is_in_way_of(&to)) {
-        return Err(usage(format!("{source} and {to} lie in each other")));
+        return Err(usage(format!(
+            "one of {source} and {to} contains the other"
+        )));
     }
     let dest = PathBuf::from(to.to_string());
     let report = deliver(Delivered {

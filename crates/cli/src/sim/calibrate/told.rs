@@ -232,7 +232,7 @@ impl fmt::Display for NotModelled {
         )?;
         if self.attempts_in_vain > 0 {
             let (count, time) = (self.attempts_in_vain, Elapsed(self.in_vain));
-            writeln!(f, "  attempts in vain             {count}, {time}")?;
+            writeln!(f, "  wasted attempts              {count}, {time}")?;
         }
         if self.resumed > 0 {
             writeln!(f, "  resumed                      {} times", self.resumed)?;
@@ -240,7 +240,7 @@ impl fmt::Display for NotModelled {
         if self.reused > 0 {
             writeln!(
                 f,
-                "  from an earlier run          {} instances; what they made is read from the external store",
+                "  from an earlier run          {} instances; their output is read from the external store",
                 self.reused
             )?;
         }
@@ -288,7 +288,7 @@ impl fmt::Display for Calibration {
             ("from the external store", &b.external_in),
             ("to the external store", &b.external_out),
             ("between nodes", &b.peer),
-            ("read where it lay", &b.retained),
+            ("read locally", &b.retained),
         ] {
             row(
                 f,

@@ -177,6 +177,6 @@ fn kill_holder(file: &mut File) {
     };
     match kill(file) {
         Some(()) => tracing::warn!("a worker that did not end by itself was killed"),
-        None => tracing::warn!("a worker does not end, and who it is cannot be said"),
+        None => tracing::warn!("a worker does not end, and its process id is not known"),
     }
 }

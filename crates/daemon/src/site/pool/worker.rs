@@ -145,7 +145,7 @@ impl Worker {
                 // It was killed while something was on its way.
                 Err(e) if is_cut(&e) => break None,
                 Err(e) if is_late(&e) => break Some(MUTE.to_owned()),
-                Err(e) => break Some(format!("it says what is no word of a worker: {e}")),
+                Err(e) => break Some(format!("it sent a message that no worker sends: {e}")),
             }
         };
         let is_mute = self.is_mute.load(Ordering::Relaxed);

@@ -176,7 +176,7 @@ impl Store {
             false => self.is_behind(held, about.0),
         };
         behind.unwrap_or_else(|why| {
-            tracing::warn!("the key of {} is not wrapped anew: {why}", about.0);
+            tracing::warn!("the key of {} is not wrapped again: {why}", about.0);
             true
         })
     }

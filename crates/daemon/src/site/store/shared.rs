@@ -84,7 +84,7 @@ impl Store {
             folders.push(held);
         }
         let Some(first) = folders.first() else {
-            let text = format!("job {job} has nothing that lies over its nodes");
+            let text = format!("job {job} has nothing that is divided over its nodes");
             return Err(Refusal::new(Code::Invalid, text));
         };
         let failed = |e: std::io::Error| {
