@@ -86,9 +86,14 @@ const TIER: &str = "--tier scm=/scm/$USER:64MiB";
 fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     let Some(cluster) = cluster(3) else { return };
     let (desk, wanted) = spread(&cluster, "alice");
-    desk.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
+    let said = desk.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
     assert_eq!(desk.read("out/text"), wanted);
     assert_eq!(desk.read("out/nodes"), "node1\nnode2\nnode3\n");
+    // What its end would take is said before anything runs.
+    let note = "note: if an allocation ends before its run, what was made of `all` by then goes with its nodes; \
+                `on_failure = \"drain\"` on a dataset brings it out";
+    let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what}: {said}"));
+    assert!(at(note) < at(" s] "), "{said}");
     for node in 1..=3 {
         assert_eq!(left_on(desk.cluster, node), "", "on node{node}");
         // Slurm tells of the job's end before its last process has gone.

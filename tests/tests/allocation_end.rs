@@ -66,6 +66,9 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
             && text.contains("tarn resume"),
         "{text}"
     );
+    // Of what is brought out it is not said.
+    let at_risk = "what was made of `a`, `b` by then goes with its nodes";
+    assert!(text.contains(at_risk), "{text}");
     assert!(desk.path("began").exists(), "{text}");
     let rescued = std::fs::read_dir(desk.path("ext")).expect("what was drained");
     let rescued = rescued.map(|entry| entry.expect("an entry").path().join("safe/f"));

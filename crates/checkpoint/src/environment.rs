@@ -1,8 +1,8 @@
 //! What the environment of a program says.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tarn_phx::{Code, Distance, Fault};
+use tarn_sys::folder::may_make;
 
 /// Which nodes come first as buddies: a matter of the machine, so its user says it where the program is started.
 pub(crate) fn distance() -> Result<Distance, Fault> {
@@ -39,28 +39,8 @@ pub(crate) fn path(variable: &str) -> Option<PathBuf> {
     value.map(PathBuf::from)
 }
 
-/// Whether a folder may be used: it is there, or can be made without taking the root disk for a tier that is not mounted, as
-/// `/nvme/me` would on a node without `/nvme`, or the current folder for one, as `nvme/me` would.
+/// Refuses a folder that is not there, where it may not be made.
 pub(crate) fn may_begin(folder: &Path, what: &str) -> Result<(), Fault> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let refused = |why: &str| {
-        let text = format!(
-            "{what} is {}, which is not there{why}: give a folder of the tier by its absolute path, and make it first (mkdir -p) if it is to be new",
-            folder.display()
-        );
-        Err(Fault::new(Code::Invalid, text))
-    };
-    if !folder.is_absolute() {
-        return refused(", and is not an absolute path");
-    }
-    let there = folder.ancestors().find(|above| above.is_dir());
-    let there = there.unwrap_or(Path::new("/"));
-    let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
-    // A folder in `/` is where file systems are mounted.
-    if there.ancestors().count() <= 2 && device(there) == device(Path::new("/")) {
-        return refused(", and would be made on the node's root disk");
-    }
-    Ok(())
+    let refused = |why| Fault::new(Code::Invalid, format!("{what}: {why}"));
+    may_make(folder).map(drop).map_err(refused)
 }

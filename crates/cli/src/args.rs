@@ -162,7 +162,7 @@ pub(crate) struct MachineArgs {
     /// wait more than they compute
     #[arg(long)]
     pub(crate) oversubscribe: bool,
-    /// A tier, fast to slow; may be given several times [default: a tmpfs, sized by the memory that is free]
+    /// A tier, fast to slow; may be given several times. Its folder is made, but not on the root disk [default: a tmpfs, sized by the memory that is free]
     #[arg(long = "tier", value_name = "NAME=PATH[:SIZE]")]
     pub(crate) tiers: Vec<String>,
     /// Emulate a slow external store: limit tarn's own transfers to and from it to this rate, all together
@@ -539,7 +539,7 @@ pub(crate) enum BenchCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EnterArgs {
     /// The command
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(trailing_var_arg = true, required = true)]
     pub(crate) command: Vec<String>,
 }
 
@@ -548,7 +548,7 @@ pub(crate) struct ExecArgs {
     /// The node
     pub(crate) node: String,
     /// The command
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(trailing_var_arg = true, required = true)]
     pub(crate) command: Vec<String>,
 }
 

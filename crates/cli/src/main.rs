@@ -54,10 +54,11 @@ fn main() -> ExitCode {
         Some(tarn_local::HELPER_ARGUMENT) => {
             return tarn_local::runner::main(|| Box::new(tarn_movers::Trees::new()));
         }
-        Some("exec") if std::env::args_os().len() > 2 && !asks_for_help() => {
+        // Options before the command are for the whole command line to understand.
+        Some("exec") if std::env::args_os().len() > 2 && !has_options(2) => {
             return tarn_local::exec::main(std::env::args_os().skip(2));
         }
-        Some("enter") if std::env::args_os().len() > 2 && !asks_for_help() => {
+        Some("enter") if std::env::args_os().len() > 2 && !has_options(1) => {
             return tarn_local::exec::enter(std::env::args_os().skip(2));
         }
         Some(tarn_local::exec::RANK_ARGUMENT) => {
@@ -118,10 +119,10 @@ fn ended(result: CliResult) -> ExitCode {
     }
 }
 
-fn asks_for_help() -> bool {
-    std::env::args_os()
-        .nth(2)
-        .is_some_and(|a| a == "--help" || a == "-h")
+/// Whether one of the first words after the subcommand is an option.
+fn has_options(words: usize) -> bool {
+    let mut words = std::env::args_os().skip(2).take(words);
+    words.any(|word| word != "--" && word.as_encoded_bytes().starts_with(b"-"))
 }
 
 fn dispatch(cli: &Cli) -> CliResult {

@@ -17,7 +17,7 @@ use tarn_base::action::{Do, Outcome};
 use tarn_base::codes::Exit;
 use tarn_base::event::{Event, Failure, Options, Start};
 use tarn_base::history::History;
-use tarn_base::id::{DataId, TierRef};
+use tarn_base::id::{DataId, InstanceId, TierRef};
 use tarn_base::layout::StateDir;
 use tarn_base::merge;
 use tarn_base::part::{PartInfo, StoreKey};
@@ -298,6 +298,9 @@ struct Line {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     partitions: Vec<String>,
     why: String,
+    /// The instance of which an earlier result is used.
+    #[serde(skip)]
+    reused: Option<InstanceId>,
 }
 
 fn show(
@@ -316,7 +319,9 @@ fn show(
     for r in records {
         history.apply(r.now, &r.event, &r.actions);
         for action in &r.actions {
-            dropped.see(action);
+            if let Some(id) = dropped.see(action) {
+                lines.retain(|l: &Line| l.reused != Some(id));
+            }
             match &action.what {
                 Do::Assign { instance, .. } => {
                     placed.insert(*instance, history.explain(&action.why));
@@ -333,6 +338,7 @@ fn show(
                             .collect(),
                         partitions: tarn_report::lent(start, &run.partitions),
                         why: placed.get(&run.instance).cloned().unwrap_or_default(),
+                        reused: None,
                     });
                 }
                 Do::Reuse { instance, .. } => lines.push(Line {
@@ -341,6 +347,7 @@ fn show(
                     nodes: Vec::new(),
                     partitions: Vec::new(),
                     why: history.explain(&action.why),
+                    reused: Some(*instance),
                 }),
                 Do::Note { .. }
                     if matches!(
@@ -357,7 +364,7 @@ fn show(
     let summary = Summary::of(records).exit(Exit::Internal)?;
     let tiers = peaks(start, world);
     let mut notes = changes.notes(&start.workflow, &runs);
-    notes.extend(dropped.notes(&start.workflow));
+    notes.extend(dropped.notes(&start.workflow, changes));
     notes.extend(crate::run::unkept::notes(state, start, &history));
     notes.extend(cached::note(start, &history));
     notes.extend(crate::run::margin::at_risk(&start.workflow));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tarn_base::action::{Do, Subject};
 use tarn_base::event::{Ended, Event, Imaged, Output, Start};
 use tarn_base::history::History;
-use tarn_base::id::StepId;
+use tarn_base::id::{InstanceId, StepId};
 use tarn_base::reason::Reason;
 use tarn_base::units::{Bytes, Elapsed, SECOND};
 use tarn_base::workflow::Workflow;
@@ -83,9 +83,12 @@ impl Watcher {
         if let Some(line) = self.event_line(&record.event) {
             self.say(record.now, &line);
         }
-        self.tell_again(record);
+        let again = self.tell_again(record);
         let told = failure_of(&record.event);
         for action in &record.actions {
+            if is_of_those(&action.what, &again) {
+                continue;
+            }
             if matches!(&action.why, Reason::Failed { message } | Reason::GaveUp { message }
                 if told.is_some_and(|t| message.contains(t)))
             {
@@ -116,14 +119,15 @@ impl Watcher {
         }
     }
 
-    /// Says which steps run again, and why, before they do.
-    fn tell_again(&mut self, record: &Record) {
-        record.actions.iter().for_each(|a| self.dropped.see(a));
+    /// Says which steps run again, and why, before they do; those of whose earlier results nothing is left.
+    fn tell_again(&mut self, record: &Record) -> BTreeSet<InstanceId> {
+        let actions = record.actions.iter();
+        let again = actions.filter_map(|a| self.dropped.see(a)).collect();
         let Some(start) = &self.history.start else {
-            return;
+            return again;
         };
         let w = &start.workflow;
-        let mut lines = self.dropped.take(w);
+        let mut lines = self.dropped.take(w, &self.changes);
         for action in &record.actions {
             let Do::Run(run) = &action.what else { continue };
             let id = run.instance.step;
@@ -134,6 +138,7 @@ impl Watcher {
             }
         }
         lines.iter().for_each(|line| self.say(record.now, line));
+        again
     }
 
     /// Names the outputs to which an instance wrote nothing.
@@ -272,6 +277,17 @@ impl Watcher {
             }
             bars.steps.finish_and_clear();
         }
+    }
+}
+
+/// Whether this is the reuse of an earlier result of one of these instances, or that nothing is left of that.
+fn is_of_those(what: &Do, again: &BTreeSet<InstanceId>) -> bool {
+    match what {
+        Do::Reuse { instance, .. }
+        | Do::Note {
+            about: Subject::Instance(instance),
+        } => again.contains(instance),
+        _ => false,
     }
 }
 

@@ -39,7 +39,6 @@ pub(crate) enum SlurmCommand {
         #[command(flatten)]
         conf: install::ConfArgs,
         /// The reason, which sbatch shows to users
-        #[arg(trailing_var_arg = true)]
         reason: Vec<String>,
     },
     /// New jobs with `#TARN` lines again

@@ -41,7 +41,7 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     how: How,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
 }
 

@@ -317,7 +317,7 @@ fn what_runs_only_because_its_data_is_gone_is_told_before() {
         "workflow.toml",
         &text.replace("cat $TARN_mid", "tac $TARN_mid"),
     );
-    let said = "nothing has changed for `first`: they run again only because what they had made is not there any more";
+    let said = "`first` runs again with the same command and inputs: what it had made is not there any more";
     let planned = plan(&site).exits(0);
     assert!(
         planned.out.contains(said) && planned.out.contains("on `mid` keeps it"),
@@ -327,18 +327,70 @@ fn what_runs_only_because_its_data_is_gone_is_told_before() {
     let run = site.run().exits(0).says(said);
     let at = |what: &str| run.err.find(what).unwrap_or(usize::MAX);
     assert!(at(said) < at("first done"), "{}", run.err);
+    assert_not_unchanged(&planned.out, &run.err, "first");
+}
+
+/// What runs is called unchanged neither before nor while it does.
+fn assert_not_unchanged(planned: &str, run: &str, step: &str) {
+    let lines = planned.lines().filter(|l| !l.starts_with("note"));
+    let lines: Vec<_> = lines.filter(|l| l.contains(&format!(" {step} "))).collect();
+    assert!(
+        lines.len() == 1 && lines[0].contains(" node0 "),
+        "{planned}"
+    );
+    for other in [format!("{step} unchanged"), format!("{step}: no replica")] {
+        assert!(!run.contains(&other), "{run}");
+    }
+    assert!(run.contains(&format!("{step} done")), "{run}");
+}
+
+#[test]
+fn why_a_step_runs_again_is_said_once() {
+    let mut site = Site::new(&reads("a", "cat $TARN_i/f | tee $TARN_o/x > $TARN_o/y", ""));
+    site.options.extend(["--cache".into(), "0".into()]);
+    site.write("in/f", "1");
+    site.run().exits(0);
+    // A file of the result is removed.
+    std::fs::remove_file(site.path("out/y")).unwrap();
+    let said =
+        "`a` runs again with the same command and inputs: what it had made is not there any more";
+    let planned = plan(&site).exits(0);
+    assert!(planned.out.contains(said), "{}", planned.out);
+    let run = site.run().exits(0).says(said);
+    assert_not_unchanged(&planned.out, &run.err, "a");
+    assert_eq!(site.read("out/y"), "1");
+    // An input is again what it was in an earlier run, of which nothing is left.
+    site.write("in/f", "22");
+    site.run()
+        .exits(0)
+        .says("a runs again: the input f of `i` has changed");
+    site.write("in/f", "1");
+    // A plan does not read it: it cannot know.
+    let planned = plan(&site).exits(0);
+    let why = "runs again: the input f of `i` has changed";
+    let said = "an earlier run did the same for `a`, but what it made is not there any more";
+    let run = site.run().exits(0).says(said);
+    for said in [&planned.out, &run.err] {
+        assert!(said.contains(why), "{said}");
+        assert!(!said.contains("same command and inputs:"), "{said}");
+    }
+    assert_not_unchanged(&planned.out, &run.err, "a");
 }
 
 #[test]
 fn a_plan_says_what_the_end_of_an_allocation_would_take() {
     let site = Site::new(&makes("w", "dest = \"out\"", "echo 1 > $TARN_r/x"));
     let said = "the parts of `r` made by then are lost with its nodes; `on_failure = \"drain\"`";
-    assert!(plan(&site).exits(0).out.contains(said));
+    let planned = plan(&site).exits(0);
+    assert!(planned.out.contains(said), "{}", planned.out);
     let kept = makes(
         "w",
         "dest = \"out\"\non_failure = \"drain\"",
         "echo 1 > $TARN_r/x",
     );
     site.write("workflow.toml", &kept);
-    assert!(!plan(&site).exits(0).out.contains("is lost with"));
+    let planned = plan(&site).exits(0);
+    for part in ["if an allocation ends", "are lost with its nodes"] {
+        assert!(!planned.out.contains(part), "{}", planned.out);
+    }
 }

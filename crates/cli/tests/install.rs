@@ -263,6 +263,60 @@ fn a_switch_refuses_new_jobs_alone() {
     well(&tarn(&["on"], None));
     well(&check());
     well(&tarn(&["on"], None));
+    // An option among the words of the reason is one.
+    for (option, code) in [("--help", 0), ("-h", 0), ("--no-such-option", 2)] {
+        let said = Command::new(env!("CARGO_BIN_EXE_tarn"))
+            .args(["slurm", "off", "--conf"])
+            .arg(folder.path())
+            .args(["we", "move", option])
+            .output()
+            .unwrap();
+        let text = stdout(&said) + &stderr(&said);
+        assert_eq!(said.status.code(), Some(code), "{text}");
+        assert!(text.contains("tarn slurm off"), "{text}");
+        well(&check());
+    }
+    let off = Command::new(env!("CARGO_BIN_EXE_tarn"))
+        .args(["slurm", "off", "we", "move", "--conf"])
+        .arg(folder.path())
+        .output();
+    well(&off.unwrap());
+    let said = stderr(&check());
+    assert!(said.contains("we move;"), "{said}");
+}
+
+/// Of a command to be run, options are from its first word on the command's own, and before it tarn's.
+#[test]
+fn options_before_a_command_are_tarns() {
+    let said = |words: &[&str]| {
+        let mut tarn = Command::new(env!("CARGO_BIN_EXE_tarn"));
+        tarn.env_remove("TARN_EXEC_DIR")
+            .env_remove("TARN_EXEC_DIRS");
+        tarn.args(words).output().unwrap()
+    };
+    let before: [(&[&str], &str); 4] = [
+        (&["exec", "node1"], "tarn exec"),
+        (&["enter"], "tarn enter"),
+        (&["h5", "exec", "--folder", "."], "tarn h5 exec"),
+        (&["verbs", "exec"], "tarn verbs exec"),
+    ];
+    for (words, usage) in before {
+        for (option, code) in [("--help", 0), ("-h", 0), ("--no-such-option", 2)] {
+            let words = [words, &[option, "true"][..]].concat();
+            let said = said(&words);
+            let text = stdout(&said) + &stderr(&said);
+            assert_eq!(said.status.code(), Some(code), "{words:?}: {text}");
+            assert!(
+                text.contains(&format!("Usage: {usage}")),
+                "{words:?}: {text}"
+            );
+        }
+        for option in ["--help", "--no-such-option"] {
+            let words = [words, &["no-such-program", option][..]].concat();
+            let text = stdout(&said(&words));
+            assert!(!text.contains("Usage:"), "{words:?}: {text}");
+        }
+    }
 }
 
 #[test]

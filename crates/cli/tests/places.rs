@@ -5,6 +5,7 @@ use common::workflows::reads;
 use common::{Ran, Site};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::Command;
 
 /// `i` is read from `source` and copied to `dest`.
@@ -135,4 +136,53 @@ fn a_sparse_file_takes_what_it_holds_and_not_what_it_seems() {
     }
     site.run().exits(0);
     assert_eq!(site.read("out/size").trim(), (1 << 30).to_string());
+}
+
+/// A tier whose file system is not mounted would fill the root disk.
+#[test]
+fn a_tier_that_is_not_there_is_not_made_on_the_root_disk() {
+    let mut site = Site::new(&copies("in", "out"));
+    site.write("in/x", "1");
+    let lost = format!("tarn-no-such-{}", std::process::id());
+    for root in [
+        format!("/{lost}"),
+        format!("/{lost}/tarn"),
+        format!("/tmp/../{lost}/tarn"),
+    ] {
+        site.options = vec!["--tier".into(), format!("nv={root}:64MiB")];
+        let tier: Vec<&str> = site.options.iter().map(String::as_str).collect();
+        for words in [
+            &["run", "workflow.toml"][..],
+            &["plan", "workflow.toml"],
+            &["data", "put", "in", "x"],
+            &["doctor"],
+        ] {
+            let ran = site.tarn(&[words, &tier].concat());
+            ran.exits(5)
+                .says("tier `nv`")
+                .says("would be made on the node's root disk");
+            assert!(!Path::new("/").join(&lost).exists(), "{root}: {words:?}");
+        }
+        let mut exec = site.command(&["h5", "exec", "--folder", &root, "--", "true"]);
+        let ran = Ran::of(exec.output().expect("it runs"));
+        ran.exits(2).says("would be made on the node's root disk");
+        assert!(!Path::new("/").join(&lost).exists(), "{root}");
+    }
+}
+
+#[test]
+fn a_plan_makes_no_tier_and_a_run_does() {
+    let mut site = Site::new(&copies("in", "out"));
+    site.write("in/x", "1");
+    let new = site.path("new");
+    let tier = format!("nv={}:64MiB", new.join("tier").display());
+    site.options = vec!["--tier".into(), tier];
+    let tier: Vec<&str> = site.options.iter().map(String::as_str).collect();
+    for words in [&["plan", "workflow.toml"][..], &["nodes"], &["doctor"]] {
+        site.tarn(&[words, &tier].concat()).exits(0);
+        assert!(!new.exists(), "{words:?}");
+    }
+    site.run().exits(0);
+    assert_eq!(site.read("out/x"), "1");
+    assert!(new.join("tier").is_dir());
 }

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::Site;
+use common::{Ran, Site, until};
+use std::path::Path;
 
 /// Two instances at a time whose processes have the same numbers, as each begins to count by itself.
 const WORKFLOW: &str = r#"
@@ -65,5 +66,40 @@ run = "tool > $TARN_o/x; tarn data ls --state $TARN_WORKFLOW_DIR/.tarn > /tmp/li
     std::fs::set_permissions(site.path("tool"), mode).expect("a program");
     site.run().exits(0);
     assert!(site.read("o/x").starts_with("y\ny\n"));
+    site.leaves_nothing_on_its_tier();
+}
+
+/// What is started outside of a step cannot write to where the step's folders are, whoever it belongs to: nobody would find that again.
+#[test]
+fn nothing_is_written_to_the_folders_of_a_step_from_outside() {
+    let site = Site::new(
+        r#"
+name = "closed"
+[data.o]
+dest = "o"
+[[step]]
+name = "p"
+out = ["o"]
+run = '''
+echo $TARN_SCRATCH > $TARN_WORKFLOW_DIR/scratch.new; echo $TARN_o >> $TARN_WORKFLOW_DIR/scratch.new
+mv $TARN_WORKFLOW_DIR/scratch.new $TARN_WORKFLOW_DIR/paths
+until [ -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.02; done
+ls -A $TARN_SCRATCH > $TARN_o/seen; echo own > $TARN_SCRATCH/own; cat $TARN_SCRATCH/own >> $TARN_o/seen
+'''
+"#,
+    );
+    let run = site.begin(&[]);
+    until("the step", || site.path("paths").exists());
+    let paths = site.read("paths");
+    let written = paths.lines().filter(|path| {
+        let path = Path::new(path);
+        std::fs::write(path.join("rank1"), "lost").is_ok()
+            || std::fs::create_dir(path.join("rank2")).is_ok()
+    });
+    let written: Vec<_> = written.collect();
+    site.write("go", "");
+    Ran::end(run).exits(0);
+    assert!(written.is_empty(), "{written:?}");
+    assert_eq!(site.read("o/seen"), "own\n");
     site.leaves_nothing_on_its_tier();
 }

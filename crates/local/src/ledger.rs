@@ -427,7 +427,8 @@ impl Ledgers {
                     .position(|a| a.root == tier.root)
                     .unwrap_or(accounts.len());
                 if at == accounts.len() {
-                    crate::store::make_folder(&tier.root)?;
+                    crate::machine::make_root(&tier.root)
+                        .map_err(|e| io_failure("use the tier", &tier.root, &e))?;
                     let own = tier.root.join(workspace);
                     crate::machine::own_folder(&own)
                         .map_err(|e| io_failure("use the folder", &own, &e))?;

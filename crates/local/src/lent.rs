@@ -6,7 +6,7 @@
 use crate::inventory::{HELPER_NOTE, entries};
 use crate::launch::{Helper, Helps, Launch, Stop, Urgency};
 use crate::ledger::{lend, vacate};
-use crate::machine::own_folder;
+use crate::machine::{make_root, own_folder};
 use crate::namespaces::isolation;
 use crate::protocol::{Report, Spec};
 use crate::provider::{Door, Plan, tidy};
@@ -79,6 +79,7 @@ impl Loan {
         let folder = terms.folder();
         let io = |e: io::Error| format!("{}: {e}", folder.display());
         crate::provider::gluster::able(&terms.helper)?;
+        make_root(&terms.root).map_err(io)?;
         let above = folder.ancestors().take(3).collect::<Vec<_>>();
         let made = above.into_iter().rev().try_for_each(own_folder);
         made.map_err(io)?;

@@ -21,6 +21,7 @@ use tarn_base::layout::StateDir;
 use tarn_base::nodes::Room;
 use tarn_base::units::{Bytes, parse_size};
 use tarn_sys::beneath::write_in_place;
+use tarn_sys::folder;
 use tarn_sys::memory::in_memory;
 use tarn_sys::memory::{Memory, memory};
 
@@ -199,15 +200,10 @@ pub struct Bandwidth {
     pub measured: u64,
 }
 
-/// The bandwidth of a folder, measured now or remembered in `<state>/machine.json` (where there is a state folder).
+/// The bandwidth of a folder, measured now or remembered under a name in `<state>/machine.json` (where there is a state folder).
 ///
 /// # Errors
 /// When the folder cannot be written.
-pub fn bandwidth(folder: &Path, state: &StateDir, most: u64) -> Result<Bandwidth, MachineError> {
-    bandwidth_of(folder.display().to_string(), folder, state, most)
-}
-
-/// The same, remembered under another name than the folder's.
 pub(crate) fn bandwidth_of(
     name: String,
     folder: &Path,
@@ -286,7 +282,6 @@ fn remembered<E>(
 
 /// Writes (and syncs) and reads again, without the page cache where there is one: (read, write) in bytes a second.
 fn probe(folder: &Path, most: u64) -> io::Result<(u64, u64)> {
-    std::fs::create_dir_all(folder)?;
     let memory = in_memory(folder);
     let enough = match memory {
         true => PROBE_MEMORY_BYTES,
@@ -385,14 +380,14 @@ pub fn cluster(machine: &Machine, spec: &ClusterSpec<'_>) -> Result<Cluster, Mac
         let others = held.iter().filter(|(root, _)| *root != tier.root);
         let others = others.map(|(_, held)| held).sum();
         let memory = machine.memory.beside(others);
-        let made = make_tier(&memory, tier, nodes, spec, in_tiers)?;
-        if in_memory(&made.root) {
-            in_tiers = in_tiers.saturating_add(made.capacity.saturating_mul(nodes.into()));
+        let (found, near) = find_tier(&memory, tier, nodes, spec, in_tiers)?;
+        if in_memory(&near) {
+            in_tiers = in_tiers.saturating_add(found.capacity.saturating_mul(nodes.into()));
         }
-        if let Some(at) = socket_of(&made.root, &sockets) {
-            sockets[at].tiers.push(made.name.clone());
+        if let Some(at) = socket_of(&near, &sockets) {
+            sockets[at].tiers.push(found.name.clone());
         }
-        tiers.push(made);
+        tiers.push(found);
     }
     let for_steps = machine.memory.total.saturating_sub(in_tiers) / u64::from(nodes);
     // Nodes of one host hand data over at the speed of their tiers.
@@ -435,13 +430,15 @@ fn most_of(memory: u64, limited_by: &str, on_disk: u64) -> (u64, String) {
 }
 
 /// `memory`: without what other tiers hold. `in_tiers`: bytes of memory that tiers before it may come to hold.
-fn make_tier(
+///
+/// The tier, and its folder, or the one within which that will be made: nothing is made by looking.
+fn find_tier(
     memory: &Memory,
     tier: &TierSpec,
     nodes: u32,
     spec: &ClusterSpec<'_>,
     in_tiers: u64,
-) -> Result<Tier, MachineError> {
+) -> Result<(Tier, PathBuf), MachineError> {
     let io = |source| MachineError::Io {
         what: format!(
             "tier `{}` at {} cannot be used",
@@ -450,17 +447,18 @@ fn make_tier(
         ),
         source,
     };
-    make_root(&tier.root).map_err(io)?;
+    let near = look_at_root(&tier.root).map_err(io)?;
     // It is measured from where it will be used.
-    let _near = Near::folder(&tier.root, &spec.sockets);
+    let _near = Near::folder(&near, &spec.sockets);
     // The size of the tier as a whole: the ledger takes off what others hold, now and later.
     let taken = crate::ledger::used_by_all(&tier.root);
     let room = tier.size.map_or(u64::MAX, |size| {
         size.saturating_mul(nodes.into()).saturating_sub(taken)
     });
-    let rates = bandwidth(&tier.root, spec.state, room / PROBE_SHARE)?;
-    let on_disk = free_bytes(&tier.root).map_err(io)?.saturating_add(taken);
-    let (share, most, limit) = match in_memory(&tier.root) {
+    let name = tier.root.display().to_string();
+    let rates = bandwidth_of(name, &near, spec.state, room / PROBE_SHARE)?;
+    let on_disk = free_bytes(&near).map_err(io)?.saturating_add(taken);
+    let (share, most, limit) = match in_memory(&near) {
         true => {
             let free = memory.free_without(taken).saturating_sub(in_tiers);
             let (most, limit) = most_of(for_tier(free), &memory.limited_by, on_disk);
@@ -482,23 +480,36 @@ fn make_tier(
             limit,
         });
     }
-    Ok(Tier {
+    let found = Tier {
         name: tier.name.clone(),
         root: tier.root.clone(),
         capacity,
         read: rates.read,
         write: rates.write,
         lender: None,
-    })
+    };
+    Ok((found, near))
 }
 
-fn make_root(root: &Path) -> io::Result<()> {
-    let default = default_tier().root;
-    match root.parent() == default.parent() {
-        // Its name is known to everybody, and everybody may write the folder it is in.
+/// Makes the folder of a tier, where it may be.
+pub(crate) fn make_root(root: &Path) -> io::Result<()> {
+    match is_beside_default(root) {
         true => own_folder(root),
-        false => std::fs::create_dir_all(root),
+        false => folder::make(root),
     }
+}
+
+/// The folder of a tier, or the one within which it may be made.
+fn look_at_root(root: &Path) -> io::Result<PathBuf> {
+    if is_beside_default(root) && root.symlink_metadata().is_ok() {
+        check_own(root)?;
+    }
+    Ok(folder::may_make(root)?)
+}
+
+/// Whether its name is known to everybody, and everybody may write the folder it is in.
+fn is_beside_default(root: &Path) -> bool {
+    root.parent() == default_tier().root.parent()
 }
 
 /// The most of so much free memory that a tier of a given size may take.
@@ -515,6 +526,15 @@ pub(crate) fn own_folder(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
+    let found = check_own(path)?;
+    if found.mode() & 0o777 != PRIVATE {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(PRIVATE))?;
+    }
+    Ok(())
+}
+
+/// Sees to it that a folder that is there is this user's.
+fn check_own(path: &Path) -> io::Result<std::fs::Metadata> {
     let found = path.symlink_metadata()?;
     let refused = |why: String| {
         Err(io::Error::other(format!(
@@ -531,10 +551,7 @@ pub(crate) fn own_folder(path: &Path) -> io::Result<()> {
             found.uid()
         ));
     }
-    if found.mode() & 0o777 != PRIVATE {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(PRIVATE))?;
-    }
-    Ok(())
+    Ok(found)
 }
 
 /// What of the tiers at these roots workflows hold now, and the memory mode.
@@ -731,13 +748,9 @@ mod tests {
             "looking at a machine makes no state folder"
         );
         std::fs::create_dir(&state.0).unwrap();
-        let first = bandwidth(&tiers[0].root, &state, u64::MAX).unwrap();
-        let again = bandwidth(&tiers[0].root, &state, u64::MAX).unwrap();
-        assert_eq!(again, first);
-        assert_eq!(
-            std::fs::read_dir(dir.path().join("tier")).unwrap().count(),
-            0
-        );
+        let find = || bandwidth_of("t".into(), dir.path(), &state, u64::MAX).unwrap();
+        assert_eq!(find(), find());
+        assert!(!tiers[0].root.exists(), "it makes no tier");
         let huge = [TierSpec {
             size: Some(1 << 60),
             ..tiers[0].clone()

@@ -32,14 +32,10 @@ pub(crate) fn folder(root: &Path, workspace: &str) -> PathBuf {
 
 /// All that steps see beside each other, whether it is on a node of a step or not.
 pub(crate) fn mount_points(shared: &Shared) -> Vec<String> {
-    let own = [SCRATCH.to_owned()];
-    own.into_iter().chain(closed(shared)).collect()
-}
-
-fn closed(shared: &Shared) -> impl Iterator<Item = String> {
     let names = shared.workflow.data.iter().map(|d| d.name.clone());
-    let own = [CHECKPOINTS, COMMAND].map(str::to_owned);
-    names.chain(own).chain(partitions::mount_points(shared))
+    let own = [SCRATCH, CHECKPOINTS, COMMAND].map(str::to_owned);
+    let own = own.into_iter().chain(names);
+    own.chain(partitions::mount_points(shared)).collect()
 }
 
 /// Makes what is outside.
@@ -47,12 +43,8 @@ pub(crate) fn make(shared: &Shared) -> Result<(), Failure> {
     let (Isolation::Namespaces { .. }, Some(stage)) = (shared.isolation, shared.stage()) else {
         return Ok(());
     };
-    // Slurm looks for the working directory of what srun starts.
-    let scratch = stage.join(SCRATCH);
-    make_folder(&scratch)?;
-    let locked = std::fs::set_permissions(&scratch, Permissions::from_mode(0o555));
-    locked.map_err(|e| io_failure("close", &scratch, &e))?;
-    for name in closed(shared) {
+    make_folder(&stage)?;
+    for name in mount_points(shared) {
         let path = stage.join(name);
         if !rustix::process::geteuid().is_root() {
             if path.is_file() && is_own(&path) {

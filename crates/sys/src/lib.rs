@@ -5,6 +5,7 @@
 pub mod beneath;
 pub mod fault;
 pub mod fdpass;
+pub mod folder;
 pub mod handed;
 pub mod hwloc;
 pub mod links;

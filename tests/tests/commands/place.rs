@@ -125,6 +125,7 @@ impl Place {
             "crates",
             "docs",
             "plugins",
+            "research",
             "Cargo.toml",
             "README.md",
             "CONTRIBUTING.md",

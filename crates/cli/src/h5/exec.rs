@@ -13,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use tarn_base::codes::Exit;
+use tarn_sys::folder::may_make;
 
 /// HDF5 looks at every library of its folder.
 const PLUGIN: Plugin = Plugin {
@@ -57,7 +58,7 @@ pub(crate) struct ExecArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     more: Vec<String>,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
 }
 
@@ -102,6 +103,8 @@ fn configuration(args: &ExecArgs) -> CliResult<String> {
         [] => {
             let folder = meant(args.folder.as_deref().unwrap_or(Path::new(".")));
             if is_path(&folder) {
+                let whole = std::path::absolute(&folder).exit(Exit::Usage)?;
+                may_make(&whole).exit(Exit::Usage)?;
                 // One that cannot be made is told of below.
                 let _ = std::fs::DirBuilder::new().mode(0o700).create(&folder);
             }

@@ -21,7 +21,7 @@ fn counted(what: &str, told: &str) -> [u32; 3] {
 }
 
 /// A kill in the middle of a flush leaves a part of what HDF5 writes in it. HDF5's own driver writes that as it comes, and about one in 300 such kills
-/// cuts a tree of chunks in two; this driver's order leaves next to none. Where the file ends is never wrong.
+/// cuts a tree of chunks in two. This driver's order leaves none, on tmpfs or a disk, and where the file ends is never wrong.
 #[test]
 fn what_was_flushed_outlives_a_killed_writer() {
     let Some(desk) = Desk::new() else { return };
@@ -53,7 +53,7 @@ fn what_was_flushed_outlives_a_killed_writer() {
         // Of HDF5's own: three times the mean, and what a short test may meet by chance.
         let allowed = match *what {
             OWN => 4 + rounds / 100,
-            _ => 1 + rounds / 1000,
+            _ => 0,
         };
         assert!(
             *other <= allowed,

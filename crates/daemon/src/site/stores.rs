@@ -355,6 +355,7 @@ impl Mark {
 
 /// Makes a store's folder, which is root's. Users reach their own below it by the whole path only.
 fn prepare(root: &Path) -> anyhow::Result<PathBuf> {
+    tarn_sys::folder::may_make(&std::path::absolute(root)?)?;
     folder_of_root(root, 0o711)?;
     let root = root.canonicalize()?;
     let text = root.to_str().unwrap_or("\n");

@@ -13,4 +13,5 @@ mod published;
 mod quiet;
 mod sealed;
 mod sources;
+mod unmounted;
 mod works;

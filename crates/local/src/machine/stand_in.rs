@@ -1,6 +1,6 @@
 //! What stands in for a tier that a node does not have: memory, or a folder that all nodes see. And where one that is borrowed appears.
 
-use super::{TierSpec, default_tier, free_bytes, make_root, nameless};
+use super::{TierSpec, default_tier, free_bytes, look_at_root, make_root, nameless};
 use std::io;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::STAND_IN;
@@ -50,7 +50,8 @@ pub fn stand_in(tiers: &mut [TierSpec], folder: &Path) -> Vec<StandIn> {
 /// Why this node does not have a tier, if it does not: one that is full is there.
 pub(crate) fn lacks(tier: &TierSpec) -> Option<io::Error> {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
-    let why = usable(&tier.root).err()?;
+    let near = look_at_root(&tier.root);
+    let why = near.and_then(|near| nameless(&near)).err()?;
     (!matches!(why.kind(), StorageFull | QuotaExceeded)).then_some(why)
 }
 
@@ -77,7 +78,7 @@ pub(crate) fn instead(tier: &TierSpec, ending: &str, folder: &Path) -> Option<(P
     Some((shared, false))
 }
 
-/// Whether a folder is there or can be made, and can be written.
+/// Whether a folder is there or can be made, which it is, and can be written.
 fn usable(root: &Path) -> io::Result<()> {
     make_root(root)?;
     nameless(root).map(drop)
