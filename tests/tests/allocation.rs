@@ -90,8 +90,8 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     assert_eq!(desk.read("out/text"), wanted);
     assert_eq!(desk.read("out/nodes"), "node1\nnode2\nnode3\n");
     // What its end would take is said before anything runs.
-    let note = "note: if an allocation ends before its run, what was made of `all` by then goes with its nodes; \
-                `on_failure = \"drain\"` on a dataset brings it out";
+    let note = "note: if an allocation ends before its run, the parts of `all` made by then are lost with its nodes; \
+                `on_failure = \"drain\"` on a dataset copies them out";
     let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what}: {said}"));
     assert!(at(note) < at(" s] "), "{said}");
     for node in 1..=3 {

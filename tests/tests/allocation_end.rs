@@ -67,7 +67,7 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
         "{text}"
     );
     // Of what is brought out it is not said.
-    let at_risk = "what was made of `a`, `b` by then goes with its nodes";
+    let at_risk = "the parts of `a`, `b` made by then are lost with its nodes";
     assert!(text.contains(at_risk), "{text}");
     assert!(desk.path("began").exists(), "{text}");
     let rescued = std::fs::read_dir(desk.path("ext")).expect("what was drained");

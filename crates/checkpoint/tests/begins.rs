@@ -46,7 +46,11 @@ fn a_tier_that_is_not_there_is_not_made_on_the_root_disk() {
             &good,
             "would be made on the node's root disk",
         ),
-        (Path::new("no-such-tier/me"), &good, "is not an absolute path"),
+        (
+            Path::new("no-such-tier/me"),
+            &good,
+            "is not an absolute path",
+        ),
         (
             &good,
             Path::new(&below),

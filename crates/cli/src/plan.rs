@@ -6,6 +6,7 @@ use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use crate::run::allocation::{Purpose, Reached};
 use crate::run::changes::{self, Changes};
+use crate::run::check::Check;
 use crate::run::dropped::Dropped;
 use crate::run::others::Others;
 use crate::{cluster, state, workflow};
@@ -25,6 +26,7 @@ use tarn_base::reason::Reason;
 use tarn_base::units::{Bytes, Elapsed, Nanos, SECOND};
 use tarn_base::workflow::{Dataset, Workflow};
 use tarn_engine::Engine;
+use tarn_local::Reading;
 use tarn_ports::{Journal, JournalError, Record};
 use tarn_report::Summary;
 use tarn_sim::{Estimates, SimEntry, Simulation};
@@ -104,8 +106,17 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         Some(nodes) => nodes,
         None => cluster::discover(&args.machine, &dir)?,
     };
-    crate::run::check(&parsed, &found, args, elsewhere)?;
     let mover = crate::mover::trees();
+    Check {
+        parsed: &parsed,
+        files: &files,
+        cluster: &found,
+        elsewhere,
+        state: &dir,
+        workspace: &workspace,
+        mover: &mover,
+    }
+    .check(args)?;
     let (prior, prior_dest) = match dir.0.is_dir() {
         true => {
             let catalogue = crate::run::open_catalogue(&dir)?;
@@ -114,6 +125,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
                 .exit(Exit::State)?;
             crate::run::prior::held_still(&mut prior, &found, &workspace, &dir, elsewhere);
             let dests = crate::run::prior::prior_dests(&catalogue, &parsed.workflow, &dir, &mover)?;
+            crate::run::prior::tell_of_dests(&parsed.workflow, &workspace, &dir, &mover);
             (prior, dests)
         }
         false => (Vec::new(), Vec::new()),
@@ -122,7 +134,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
         true => Others::find(&dir, &parsed.workflow, &found, elsewhere)?,
         false => Others::default(),
     };
-    let looks = changes::looks(&parsed.workflow, &dir, &workspace, &mover);
+    let looks = changes::looks(&parsed.workflow, &dir, &workspace, Reading::All, &mover);
     let changes = Changes::since_last(&dir, &parsed, &files, (&looks, &others.data));
     let mut start = Start {
         run: format!("{}-plan", parsed.workflow.name),
@@ -170,8 +182,12 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     show((cli, &dir), &start, &journal.0, &world, &changes)?;
     match outcome {
         Outcome::Done => Ok(Exit::Success),
-        _ => Err(CliError::new(
-            Exit::NoRoom,
+        outcome => Err(CliError::new(
+            // That of the run.
+            match outcome {
+                Outcome::Failed => Exit::WorkflowFailed,
+                _ => Exit::NoRoom,
+            },
             "this workflow cannot be run here as it is",
         )),
     }

@@ -10,6 +10,7 @@ use crate::{cluster, run_log, state, workflow};
 use allocation::{Found, Purpose, Reached};
 use anyhow::Context;
 use changes::Changes;
+use check::Check;
 use energy::Metered;
 use files::Files;
 use margin::Margin;
@@ -29,7 +30,6 @@ use tarn_base::id::StepId;
 use tarn_base::layout::StateDir;
 use tarn_base::nodes::{Own, Staying};
 use tarn_base::part::{PartRef, Place, StoreKey};
-use tarn_base::policy::{DataMode, Order};
 use tarn_base::reason::Reason;
 use tarn_base::units::Time;
 use tarn_engine::Engine;
@@ -37,13 +37,14 @@ use tarn_fabric::Transport;
 use tarn_fault::{CrashPoint, FaultJournal, FaultWorld};
 use tarn_flow::{Abilities, Parsed};
 use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
-use tarn_local::{Config, Local};
+use tarn_local::{Config, Local, Reading};
 use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Summary};
 
 pub(crate) mod allocation;
 mod cached;
 pub(crate) mod changes;
+pub(crate) mod check;
 pub(crate) mod dropped;
 mod energy;
 pub(crate) mod files;
@@ -57,6 +58,7 @@ mod places;
 pub(crate) mod prior;
 mod stale;
 pub(crate) mod unkept;
+mod variables;
 
 /// Names a point at which the process kills itself: for tests of recovery. See docs/internals/testing.md.
 const CRASH_VARIABLE: &str = "TARN_CRASH_AT";
@@ -141,9 +143,17 @@ pub(crate) fn start(
         Some(reached) => reached.cluster().clone(),
         None => cluster::discover(&args.machine, state)?,
     };
-    check(parsed, &found, args, reached.is_some())?;
     let mover: Arc<dyn Mover> = Arc::new(crate::mover::trees());
-    places::check(&parsed.workflow, &workspace, &found, state, mover.as_ref())?;
+    Check {
+        parsed,
+        files: &files,
+        cluster: &found,
+        elsewhere: reached.is_some(),
+        state,
+        workspace: &workspace,
+        mover: mover.as_ref(),
+    }
+    .check(args)?;
     let others = Others::find(state, &parsed.workflow, &found, reached.is_some())?;
     let mut catalogue = open_catalogue(state)?;
     if reached.is_none() {
@@ -159,7 +169,13 @@ pub(crate) fn start(
         // Nothing has run that could run again.
         None => Changes::default(),
         Some(_) => {
-            let looks = changes::looks(&parsed.workflow, state, &workspace, mover.as_ref());
+            let looks = changes::looks(
+                &parsed.workflow,
+                state,
+                &workspace,
+                Reading::UntilChanged,
+                mover.as_ref(),
+            );
             Changes::since_last(state, parsed, &files, (&looks, &others.data))
         }
     };
@@ -223,7 +239,7 @@ pub(crate) fn start(
         images: world.images(),
     };
     if abilities.multi_node.is_err() || abilities.shared.is_err() || abilities.images.is_err() {
-        able(parsed, &start.cluster, &abilities)?;
+        check::able(parsed, &start.cluster, &abilities)?;
     }
     start.prior_data = others.whole(state, &start.workspace, &mut *world)?;
     others::set_aside(&mut start.cluster, &mut start.prior_data);
@@ -565,56 +581,6 @@ fn write_page(path: &Path, page: &str) -> CliResult<()> {
         .exit(Exit::State)
 }
 
-/// Refuses what these nodes (`elsewhere`: on other machines) or this way of running cannot give.
-pub(crate) fn check(
-    parsed: &Parsed,
-    cluster: &Cluster,
-    args: &RunArgs,
-    elsewhere: bool,
-) -> CliResult<()> {
-    let abilities = match (args.machine.isolation, elsewhere) {
-        // What other machines can do, they say when the run is opened there.
-        (Isolation::Auto, true) => Abilities {
-            multi_node: Ok(()),
-            shared: Ok(()),
-            images: Ok(()),
-            encryption: cluster::user_has_key(),
-        },
-        (isolation, _) => cluster::abilities(isolation),
-    };
-    able(parsed, cluster, &abilities)?;
-    let homeless = tarn_flow::needs_external(&parsed.workflow);
-    let policy = args.policy;
-    if policy.data_mode != DataMode::Keep
-        && parsed.workflow.external.is_none()
-        && !homeless.is_empty()
-    {
-        let names: Vec<_> = homeless
-            .iter()
-            .map(|d| parsed.workflow.dataset(*d).name.as_str())
-            .collect();
-        return Err(CliError::new(
-            Exit::InvalidWorkflow,
-            format!(
-                "--policy {policy} has nowhere to put {}; add `external = DIR` at the top of the workflow file",
-                names.join(", ")
-            ),
-        ));
-    }
-    if policy.order == Order::Energy {
-        say!("note: a run puts no nodes to sleep: within it, energy decides like data");
-    }
-    Ok(())
-}
-
-fn able(parsed: &Parsed, cluster: &Cluster, abilities: &Abilities) -> CliResult<()> {
-    tarn_flow::check_cluster(parsed, cluster, abilities).map_err(|rejected| {
-        let mut error = workflow::rejected(rejected);
-        error.exit = Exit::NoRoom;
-        error
-    })
-}
-
 fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
     std::fs::create_dir_all(&state.0)
         .with_context(|| format!("cannot create the state folder {}", state.0.display()))
@@ -681,6 +647,7 @@ fn open_world(
     // The nodes have it from here: what is `bash` for one is so for all.
     let mut workflow = start.workflow.clone();
     tarn_local::with_shells(&mut workflow, &caller_env);
+    variables::with_jobs(&mut workflow, &opening.files, &caller_env);
     let config = Config {
         run: start.run.clone(),
         workspace: start.workspace.clone(),

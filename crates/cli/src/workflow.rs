@@ -5,6 +5,7 @@ use crate::print::{self, say};
 use crate::run::files::Files;
 use anyhow::Context;
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tarn_base::bounds::MAX_WORKFLOW_BYTES;
@@ -77,11 +78,16 @@ pub(crate) fn load_with_files(
     Ok((parsed, files.into_inner()))
 }
 
-/// Whether the variable that is named is set here, or all that Slurm sets are: in a job.
+/// Whether the variable that a note names is set here.
 fn is_set_around(note: &Note) -> bool {
-    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let named = note.message().split('`').nth(1);
-    is_set("SLURM_JOB_ID") || named.is_some_and(is_set)
+    named.is_some_and(|name| is_set_in(name, &|name| std::env::var_os(name)))
+}
+
+/// Whether a variable is set in an environment, or all that Slurm sets are: in a job.
+pub(crate) fn is_set_in(name: &str, value_of: &dyn Fn(&str) -> Option<OsString>) -> bool {
+    let is_set = |name: &str| value_of(name).is_some_and(|value| !value.is_empty());
+    is_set(name) || (name.starts_with('S') && is_set("SLURM_JOB_ID"))
 }
 
 fn of_scripts(texts: &[(PathBuf, String)], folder: Option<&Path>) -> CliResult<(Parsed, Files)> {

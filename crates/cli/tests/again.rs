@@ -1,17 +1,8 @@
 //! What runs again and what does not, what is said of it, and whether `tarn plan` says the same before.
 
 mod common;
+use common::Site;
 use common::workflows::{makes, reads};
-use common::{Ran, Site};
-
-fn plan(site: &Site) -> Ran {
-    let options = site.options.iter().map(String::as_str);
-    let words: Vec<&str> = ["plan", "workflow.toml"]
-        .into_iter()
-        .chain(options)
-        .collect();
-    site.tarn(&words)
-}
 
 /// What ran, as steps write it themselves beside their outputs.
 fn ran(site: &Site) -> String {
@@ -29,7 +20,7 @@ fn a_plan_after_an_unchanged_run_plans_nothing() {
     let site = Site::new(&reads("a", "cat $TARN_i/f > $TARN_o/x", "time = \"2h\""));
     site.write("in/f", "1");
     site.run().exits(0);
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     assert!(
         planned.out.contains("0 run, 1 unchanged"),
         "{}",
@@ -40,12 +31,39 @@ fn a_plan_after_an_unchanged_run_plans_nothing() {
     // A time that is another one decides nothing.
     let text = site.read("workflow.toml").replace("2h", "3h");
     site.write("workflow.toml", &text);
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     assert!(
         planned.out.contains("0 run, 1 unchanged"),
         "{}",
         planned.out
     );
+}
+
+#[test]
+fn a_plan_runs_again_only_the_samples_that_have_changed() {
+    let site = Site::new(
+        "name = \"w\"\n[data.raw]\nsource = \"in\"\n[data.mid]\n[data.o]\ndest = \"out\"\n[[step]]\nname = \"one\"\nforeach = \"raw/*\"\n\
+         in = [\"raw/{item}\"]\nout = [\"mid\"]\nrun = \"cp $TARN_raw/$TARN_ITEM $TARN_mid/\"\n[[step]]\nname = \"two\"\n\
+         foreach = \"mid/*\"\nmax = 9\nin = [\"mid/{item}\"]\nout = [\"o\"]\nrun = \"cp $TARN_mid/$TARN_ITEM $TARN_o/\"\n",
+    );
+    for sample in ["a", "b", "c"] {
+        site.write(&format!("in/{sample}"), sample);
+    }
+    site.run().exits(0);
+    let touched = |name: &str, content: &str| {
+        site.write(name, content);
+        for run in [site.plan(), site.run()] {
+            run.exits(0).says("2 run, 4 unchanged");
+        }
+    };
+    touched("in/a", "A");
+    touched("in/b", "B");
+    // A new one, and one that only looks changed.
+    site.write("in/c", "c");
+    site.write("in/d", "d");
+    for run in [site.plan(), site.run()] {
+        run.exits(0).says("2 run, 6 unchanged");
+    }
 }
 
 #[test]
@@ -75,7 +93,7 @@ fn a_pattern_that_matches_nothing_is_refused_before_anything_runs() {
                 out = [\"o\"]\nrun = \"cp $TARN_raw/$TARN_ITEM $TARN_o\"\n";
     let site = Site::new(text);
     site.write("in/a.fq", "1");
-    for refused in [plan(&site).exits(4), site.run().exits(4)] {
+    for refused in [site.plan().exits(4), site.run().exits(4)] {
         let said =
             "step each: no entry of raw matches \"*.fastq\", and raw has one entry, \"a.fq\"";
         assert!(refused.err.contains(said), "{}", refused.err);
@@ -97,7 +115,7 @@ fn a_pattern_that_matches_nothing_is_refused_before_anything_runs() {
         .replace("touch $TARN_WORKFLOW_DIR/ran", "touch $TARN_raw/b.fq")
         .replace("*.fastq\"", "*.fastq\"\nmax = 5");
     site.write("workflow.toml", &made);
-    plan(&site).exits(0);
+    site.plan().exits(0);
     site.run()
         .exits(1)
         .says("no entry of raw matches \"*.fastq\"");
@@ -135,7 +153,7 @@ fn a_plan_names_what_steps_will_make() {
     );
     site.write("in/a", "1");
     site.write("in/b", "2");
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     for step in [
         "one[a]", "one[b]", "two[a.x]", "two[b.x]", "three[a]", "three[b]",
     ] {
@@ -188,7 +206,7 @@ fn a_new_sample_leaves_the_results_of_the_others() {
     site.run().exits(0);
     ran(&site);
     site.write("in/d", "d");
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     let again = |step: &str| {
         let lines = planned.out.lines().filter(|l| l.contains(step));
         lines.filter(|l| l.contains("node0")).count()
@@ -217,7 +235,7 @@ fn a_result_of_which_a_file_was_removed_is_put_there_again() {
     site.run().exits(0);
     ran(&site);
     std::fs::remove_file(site.path("per/a")).unwrap();
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     assert!(planned.out.contains("one[a]"), "{}", planned.out);
     site.run()
         .exits(0)
@@ -243,13 +261,13 @@ fn why_a_step_runs_again_is_said_by_what_has_changed() {
     site.run().exits(0);
     site.write("in/g", "changed");
     let said = "the input g of `i` has changed";
-    assert!(plan(&site).exits(0).out.contains(said));
+    assert!(site.plan().exits(0).out.contains(said));
     site.run().exits(0).says(said);
     let why = site.tarn(&["why", "first"]).exits(0);
     assert!(why.out.contains(said), "{}", why.out);
     site.write("prog.sh", "cat $TARN_i/g > $TARN_o/x\n");
     let said = "prog.sh has changed";
-    assert!(plan(&site).exits(0).out.contains(said));
+    assert!(site.plan().exits(0).out.contains(said));
     site.run().exits(0).says(said);
     let text = site
         .read("workflow.toml")
@@ -275,7 +293,7 @@ fn files_watch_what_a_command_does_not_name() {
         .says("conf, params/p was opened, which it does not name");
     site.write("params/p", "3\n");
     let said = "`a` opened params/p when it ran last, which has changed since";
-    assert!(plan(&site).exits(0).out.contains(said));
+    assert!(site.plan().exits(0).out.contains(said));
     site.run().exits(0).says(said);
     assert_eq!(site.read("out/x"), "1\n2\n");
     let text = site.read("workflow.toml");
@@ -318,7 +336,7 @@ fn what_runs_only_because_its_data_is_gone_is_told_before() {
         &text.replace("cat $TARN_mid", "tac $TARN_mid"),
     );
     let said = "`first` runs again with the same command and inputs: what it had made is not there any more";
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     assert!(
         planned.out.contains(said) && planned.out.contains("on `mid` keeps it"),
         "{}",
@@ -354,7 +372,7 @@ fn why_a_step_runs_again_is_said_once() {
     std::fs::remove_file(site.path("out/y")).unwrap();
     let said =
         "`a` runs again with the same command and inputs: what it had made is not there any more";
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     assert!(planned.out.contains(said), "{}", planned.out);
     let run = site.run().exits(0).says(said);
     assert_not_unchanged(&planned.out, &run.err, "a");
@@ -366,7 +384,7 @@ fn why_a_step_runs_again_is_said_once() {
         .says("a runs again: the input f of `i` has changed");
     site.write("in/f", "1");
     // A plan does not read it: it cannot know.
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     let why = "runs again: the input f of `i` has changed";
     let said = "an earlier run did the same for `a`, but what it made is not there any more";
     let run = site.run().exits(0).says(said);
@@ -381,7 +399,7 @@ fn why_a_step_runs_again_is_said_once() {
 fn a_plan_says_what_the_end_of_an_allocation_would_take() {
     let site = Site::new(&makes("w", "dest = \"out\"", "echo 1 > $TARN_r/x"));
     let said = "the parts of `r` made by then are lost with its nodes; `on_failure = \"drain\"`";
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     assert!(planned.out.contains(said), "{}", planned.out);
     let kept = makes(
         "w",
@@ -389,7 +407,7 @@ fn a_plan_says_what_the_end_of_an_allocation_would_take() {
         "echo 1 > $TARN_r/x",
     );
     site.write("workflow.toml", &kept);
-    let planned = plan(&site).exits(0);
+    let planned = site.plan().exits(0);
     for part in ["if an allocation ends", "are lost with its nodes"] {
         assert!(!planned.out.contains(part), "{}", planned.out);
     }

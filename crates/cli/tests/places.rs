@@ -15,11 +15,51 @@ fn copies(source: &str, dest: &str) -> String {
         .replace("dest = \"out\"", &format!("dest = \"{dest}\""))
 }
 
-/// Refused, and no run was begun.
+/// Refused, and no run was begun; its plan says the same before.
 #[track_caller]
 fn refused(site: &Site, ran: Ran, says: &str) {
     ran.exits(3).says(says);
     assert!(!site.path(".tarn/runs").exists() && !site.path("state/runs").exists());
+    if !says.contains("mount point") {
+        site.plan().exits(3).says(says);
+    }
+}
+
+#[test]
+fn a_plan_refuses_what_its_run_refuses() {
+    // Files of somebody else.
+    let site = Site::new(&copies("in", "out"));
+    site.write("in/x", "1");
+    site.write("out/mine", "mine");
+    refused(&site, site.run(), "holds files that tarn did not put there");
+    assert_eq!(site.read("out/mine"), "mine");
+    // A folder that takes nothing.
+    let site = Site::new(&copies("in", "/proc/out"));
+    site.write("in/x", "1");
+    refused(&site, site.run(), "no folder can be made beside it");
+    // Files that are empty only as long as nobody reads them.
+    let site = Site::new(&copies("/proc/meminfo", "out"));
+    refused(&site, site.run(), "is empty and is not");
+    let site = Site::new(&copies("in", "out"));
+    fs::create_dir(site.path("in")).expect("mkdir");
+    symlink("/proc/meminfo", site.path("in/info")).expect("symlink");
+    for ran in [site.plan(), site.run()] {
+        ran.exits(1).says("is empty and is not");
+    }
+    // What can be run is planned, and the plan leaves nothing behind.
+    let site = Site::new(&copies("in", "out"));
+    site.write("in/x", "1");
+    site.write("in/empty", "");
+    let names = || {
+        let all = fs::read_dir(site.dir.path()).expect("the folder").flatten();
+        let mut all: Vec<_> = all.map(|e| e.file_name()).collect();
+        all.sort();
+        all
+    };
+    let before = names();
+    site.plan().exits(0);
+    assert_eq!(names(), before);
+    site.run().exits(0);
 }
 
 #[test]
@@ -65,8 +105,8 @@ fn what_tarn_writes_is_never_part_of_what_it_reads() {
     refused(&site, site.run(), "--state DIR");
     let outside = elsewhere.path().join("state");
     let state = ["--state", outside.to_str().expect("UTF-8")];
-    let ran = site.tarn(&[&site.run_arguments()[..], &state[..]].concat());
-    refused(&site, ran, "--tier");
+    let site = site.with(&state);
+    refused(&site, site.run(), "--tier");
     let tier = format!("fast={}:64MiB", elsewhere.path().join("tier").display());
     let arguments = ["run", "workflow.toml", "--tier", &tier, state[0], state[1]];
     site.tarn(&arguments).exits(0);

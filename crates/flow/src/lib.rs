@@ -3,7 +3,7 @@
 //! docs/reference/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
 //! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
 //! `parts` and `graph` (what they mean together), `partition` (partitions, and which steps use them), `cluster`, `room` and `lent` (what the machine must have), `code` (what makes
-//! a step the same step), `script` (what sbatch scripts say), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
+//! a step the same step), `script` (what sbatch scripts say), `variables` and `unset` (what scripts read and nobody sets), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
 //! of a simulated site.
 
 mod cluster;
@@ -30,6 +30,8 @@ pub mod site;
 mod step;
 mod suggest;
 mod text;
+mod unset;
+mod variables;
 mod versions;
 
 pub use cluster::{Abilities, check_cluster, check_site};
@@ -40,3 +42,4 @@ pub use notes::needs_external;
 pub use parsed::{Parsed, parse};
 pub use script::{JobScript, Script, parse_job, parse_scripts, without_directives};
 pub use suggest::did_you_mean;
+pub use unset::{StepText, Unset, needs_job, unset};

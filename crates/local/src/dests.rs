@@ -336,11 +336,15 @@ pub fn probe_destination(workspace: &str, dataset: &str, dest: &Path) -> Result<
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     };
-    made.and_then(|()| std::fs::remove_dir(&probe))
-        .map_err(|e| {
-            let above = above.display();
-            refused(format!("no folder can be made beside it, in {above}: {e}"))
-        })
+    let removed = made.and_then(|()| match std::fs::remove_dir(&probe) {
+        // A plan beside this, or a run beside this plan, has removed it.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    });
+    removed.map_err(|e| {
+        let above = above.display();
+        refused(format!("no folder can be made beside it, in {above}: {e}"))
+    })
 }
 
 /// Whether something is mounted there, as far as the system tells (since Linux 5.8).

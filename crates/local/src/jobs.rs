@@ -11,7 +11,7 @@ use tarn_base::hash::Hasher;
 use tarn_base::shell::OWN_JOB;
 use tarn_base::workflow::Step;
 
-/// A script of sbatch says it of its step, and nothing else does.
+/// A script of sbatch says it of its step; of another step that reads such variables, the run does.
 const NAME: &str = "SLURM_JOB_NAME";
 /// The number of a job. Where it is set already there is a job around all this.
 const JOB: &str = "SLURM_JOB_ID";
@@ -23,7 +23,7 @@ const FIRST: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(crate) struct Jobs {
     base: u64,
-    /// By step, and of an array's element by its item too.
+    /// By step, and of an instance by its element too.
     given: Mutex<BTreeMap<(String, Option<String>), u64>>,
 }
 
@@ -70,10 +70,7 @@ pub(crate) fn describe(
     if around || !step.env.contains_key(NAME) {
         return;
     }
-    let item = run
-        .item
-        .as_deref()
-        .filter(|_| step.env.contains_key(ELEMENT));
+    let item = run.item.as_deref();
     let nodes = run.nodes.iter();
     let names: Vec<&str> = nodes
         .filter_map(|s| shared.cluster.nodes.get(s.node.at()))
@@ -121,7 +118,7 @@ pub(crate) fn describe(
     if let Some(user) = env.get(OsStr::new("USER")) {
         all.push(("SLURM_JOB_USER", user.clone()));
     }
-    if item.is_some() {
+    if item.is_some() && step.env.contains_key(ELEMENT) {
         let array = shared.jobs.number(step, None);
         all.push(("SLURM_ARRAY_JOB_ID", array.to_string().into()));
     }

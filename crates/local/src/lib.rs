@@ -77,7 +77,9 @@ pub use namespaces::{Namespaces, probe_multi_node, probe_shared};
 pub use pool::MAX_MOVING;
 pub use protocol::HELPER_ARGUMENT;
 pub use provider::Door;
-pub use sources::{SourceLook, check_source, look_at_source, look_at_source_since, why_unreadable};
+pub use sources::{
+    Reading, SourceLook, check_source, look_at_source, look_at_source_since, why_unreadable,
+};
 pub use store::{looks_like, write_manifests};
 pub use sweep::{sweep, sweep_drained};
 pub use tarn_sys::memory::{Memory, memory};

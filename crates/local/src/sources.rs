@@ -6,6 +6,8 @@ mod since;
 use crate::shared::Shared;
 use crate::store::{alike, failure, hash_of, write_manifests};
 use memory::{Files, Stamp};
+use rustix::fs::{Access, Mode, OFlags, access, open};
+use rustix::io::pread;
 pub use since::look_at_source_since;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +23,7 @@ use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::merge;
 use tarn_base::object::{ObjectUrl, is_object};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
-use tarn_base::workflow::Dataset;
+use tarn_base::workflow::{Dataset, Partition};
 use tarn_ports::{Control, Mover};
 
 /// A file changed this short before it was read may change again within the same time stamp (FAT and old NFS
@@ -172,12 +174,12 @@ pub(crate) fn part_info(
     }
 }
 
-/// Whether there is a source: a link that leads nowhere is none.
+/// Whether there is a source: a link that leads nowhere is none, nor is a file that is empty only as long as nobody reads it.
 ///
 /// # Errors
 /// What is missing, and where to look.
 pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
-    std::fs::metadata(source).map(drop).map_err(|e| {
+    let status = std::fs::metadata(source).map_err(|e| {
         let why = why_unreadable(source, &e);
         let name = source.to_string_lossy();
         if e.kind() == std::io::ErrorKind::NotFound && name.contains(['*', '?', '[', '{']) {
@@ -196,7 +198,37 @@ pub fn check_source(dataset: &str, source: &Path) -> Result<(), Failure> {
                 deepest_existing(source)
             ),
         )
-    })
+    })?;
+    let why = status
+        .is_file()
+        .then(|| why_not_copied(source, status.len()));
+    match why.flatten() {
+        Some(why) => Err(failure(
+            FailureKind::Io,
+            format!("the source of dataset `{dataset}` cannot be copied: {why}"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Why a copy of a file would fail, as far as that is known before it: it may not be read, or is one of `/proc`, which is empty only as
+/// long as nobody reads it.
+fn why_not_copied(file: &Path, size: u64) -> Option<String> {
+    let path = file.display();
+    let unreadable = |e| format!("`{path}` cannot be read: {e}");
+    if size > 0 {
+        return access(file, Access::READ_OK).err().map(unreadable);
+    }
+    // Some files of /proc wait until there is something to be read.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match open(file, flags, Mode::empty()) {
+        Ok(fd) if matches!(pread(&fd, &mut [0u8; 1][..], 0), Ok(1)) => Some(format!(
+            "`{path}` says that it is empty and is not: its content is made whenever it is read, as that of files in /proc is; \
+             write it to a file first (`cat {path} > FILE`) and name that one"
+        )),
+        Ok(_) => None,
+        Err(e) => Some(unreadable(e)),
+    }
 }
 
 /// Why the source that is named so cannot be read.
@@ -365,6 +397,15 @@ pub struct SourceLook {
     pub new: Vec<String>,
 }
 
+/// How much is read of files that look changed since they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Until one is found that has other content: for a run, which reads the others when it stages them.
+    UntilChanged,
+    /// All: for a plan, which stages nothing and has to know for each entry whether it is what it was.
+    All,
+}
+
 /// Looks at a source as a run does when it lists it, and changes nothing that is remembered of it. Files that may be what they were
 /// are read, as a run reads them that may take over what earlier runs have committed.
 ///
@@ -374,6 +415,7 @@ pub fn look_at_source(
     state: &StateDir,
     workspace: &str,
     dataset: &Dataset,
+    reading: Reading,
     mover: &dyn Mover,
 ) -> Result<SourceLook, Failure> {
     let control = Control::default();
@@ -382,7 +424,23 @@ pub fn look_at_source(
     let stamps = stamps(&root, &tree);
     let known = memory::read(&state.sources(workspace).join(&dataset.name), &root);
     let (touched, _) = fill(&mut tree, &stamps, &known);
-    read_touched(mover, &root, &mut tree, &touched, &control);
+    let reading_all = reading == Reading::All;
+    // One part has changed as a whole.
+    let reading = match dataset.partition {
+        Partition::Whole => Reading::UntilChanged,
+        Partition::Entries | Partition::Ranks => reading,
+    };
+    read_touched(mover, &root, &mut tree, &touched, reading, &control);
+    if reading_all && !is_object(&root) {
+        let folder = is_tree(&root);
+        let why = tree.entries.iter().find_map(|e| match e.kind {
+            EntryKind::File { size, .. } => why_not_copied(&on_disk(&root, folder, &e.path), size),
+            _ => None,
+        });
+        if let Some(why) = why {
+            return Err(failure(FailureKind::Io, why));
+        }
+    }
     let name = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let mut look = SourceLook::default();
     for entry in &tree.entries {
@@ -430,16 +488,18 @@ fn look_again(
         return;
     };
     let began = wall_clock();
-    let read = read_touched(&*shared.mover, &root, tree, touched, control);
+    let until = Reading::UntilChanged;
+    let read = read_touched(&*shared.mover, &root, tree, touched, until, control);
     remember(shared, data, &read, began);
 }
 
-/// Reads files until one has other content than it had: then most of the source is likely new, and is read when it is staged.
+/// Reads files; of a run until one has other content than it had: then most of the source is likely new, and is read when it is staged.
 fn read_touched(
     mover: &dyn Mover,
     root: &Path,
     tree: &mut Manifest,
     touched: &[(usize, Hash)],
+    reading: Reading,
     control: &Control,
 ) -> Manifest {
     let folder = is_tree(root);
@@ -462,7 +522,10 @@ fn read_touched(
             _ => None,
         });
         if now != Some(*known) {
-            break;
+            match reading {
+                Reading::UntilChanged => break,
+                Reading::All => continue,
+            }
         }
         if let EntryKind::File { hash, .. } = &mut entry.kind {
             *hash = now;

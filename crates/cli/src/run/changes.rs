@@ -17,7 +17,7 @@ use tarn_base::layout::StateDir;
 use tarn_base::part::StoreKey;
 use tarn_base::workflow::{Foreach, Step, Use, Workflow};
 use tarn_flow::Parsed;
-use tarn_local::SourceLook;
+use tarn_local::{Reading, SourceLook};
 use tarn_ports::Mover;
 
 /// The file in a run's folder that tells what had changed when it began.
@@ -27,11 +27,20 @@ const NAME: &str = "changes.json";
 pub(crate) type Looks = BTreeMap<DataId, Result<SourceLook, Failure>>;
 
 /// Looks at every source that a step reads.
-pub(crate) fn looks(w: &Workflow, state: &StateDir, workspace: &str, mover: &dyn Mover) -> Looks {
+pub(crate) fn looks(
+    w: &Workflow,
+    state: &StateDir,
+    workspace: &str,
+    reading: Reading,
+    mover: &dyn Mover,
+) -> Looks {
     let ids = (0u32..).map(DataId).zip(&w.data);
     let sources = ids.filter(|(_, d)| d.source.is_some());
     sources
-        .map(|(id, d)| (id, tarn_local::look_at_source(state, workspace, d, mover)))
+        .map(|(id, d)| {
+            let look = tarn_local::look_at_source(state, workspace, d, reading, mover);
+            (id, look)
+        })
         .collect()
 }
 

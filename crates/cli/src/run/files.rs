@@ -73,14 +73,17 @@ impl Files {
             true => return read_watched(path),
             false => read_script(path)?,
         };
-        let real = || path.canonicalize().ok();
-        let mut submitted = self.submitted.iter();
-        let is_submitted =
-            !self.submitted.is_empty() && submitted.any(|s| s.canonicalize().ok() == real());
-        Some(match is_submitted {
+        Some(match self.is_submitted(path) {
             true => tarn_flow::without_directives(&bytes),
             false => bytes,
         })
+    }
+
+    /// Whether it is an sbatch script that is the workflow.
+    pub(super) fn is_submitted(&self, path: &Path) -> bool {
+        let mut submitted = self.submitted.iter();
+        let real = || path.canonicalize().ok();
+        !self.submitted.is_empty() && submitted.any(|s| s.canonicalize().ok() == real())
     }
 
     /// Whether a file counts for some step already.

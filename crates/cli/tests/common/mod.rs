@@ -79,6 +79,13 @@ impl Site {
         self.tarn(&self.run_arguments())
     }
 
+    /// What the same run would do.
+    pub(crate) fn plan(&self) -> Ran {
+        let mut arguments = self.run_arguments();
+        arguments[0] = "plan";
+        self.tarn(&arguments)
+    }
+
     /// A run that goes on beside the test; [`Ran::end`] waits for it.
     pub(crate) fn begin(&self, more: &[&str]) -> Child {
         let mut command = self.command(&[&self.run_arguments(), more].concat());

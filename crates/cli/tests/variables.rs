@@ -1,0 +1,115 @@
+//! Variables that a step reads and nobody sets: docs/reference/workflow-file.md, "Variables that nobody sets".
+
+mod common;
+use common::Site;
+use common::workflows::makes;
+
+/// A folder of its own by the number of the job, removed at the end.
+const TIDY: &str = "S=$(dirname $0)/scratch/$SLURM_JOB_ID\nmkdir -p $S; rm -rf \"$S\"; echo $SLURM_JOB_ID >> $(dirname $0)/ids\n";
+
+fn ids(site: &Site) -> Vec<u64> {
+    let text = site.read("ids");
+    let mut ids: Vec<u64> = text
+        .lines()
+        .map(|id| id.parse().expect("a number"))
+        .collect();
+    ids.sort();
+    ids.dedup();
+    ids
+}
+
+#[test]
+fn a_script_that_a_step_names_has_a_number_of_its_own_where_there_is_no_slurm() {
+    let run = "bash $TARN_WORKFLOW_DIR/job.sh; echo 1 > $TARN_r/x";
+    let site = Site::new(&makes("tidy", "dest = \"out\"", run));
+    site.write("job.sh", TIDY);
+    site.write("scratch/other/data", "precious");
+    let planned = site.plan().exits(0);
+    assert!(!planned.err.contains("not set"), "{}", planned.err);
+    site.run().exits(0);
+    assert_eq!(site.read("scratch/other/data"), "precious");
+    let first = ids(&site);
+    assert!(first.len() == 1 && first[0] >= 1_000_000_000, "{first:?}");
+    // Another run has another; so has each instance; what is read nowhere is not set.
+    std::fs::remove_file(site.path("ids")).expect("it is there");
+    let text = site.read("workflow.toml");
+    let each = "name = \"a\"\nforeach = [\"a\", \"b\"]";
+    let text = text.replace("name = \"a\"", each);
+    let text = text.replace("echo 1 > $TARN_r/x", "echo 1 > $TARN_r/$TARN_ITEM");
+    let without = "[[step]]\nname = \"without\"\nrun = \"echo ${SLURM_JOB_ID:-none} > $TARN_WORKFLOW_DIR/without\"\n";
+    site.write("workflow.toml", &(text + without));
+    site.run().exits(0);
+    let second = ids(&site);
+    assert_eq!(second.len(), 2, "{second:?}");
+    assert!(!second.contains(&first[0]), "{first:?} {second:?}");
+    assert_eq!(site.read("without"), "none\n");
+    assert_eq!(site.read("scratch/other/data"), "precious");
+}
+
+#[test]
+fn a_resumed_run_has_such_numbers_too() {
+    let run = "bash $TARN_WORKFLOW_DIR/job.sh; test -e $TARN_WORKFLOW_DIR/go; echo 1 > $TARN_r/x";
+    let site = Site::new(&makes("tidy", "dest = \"out\"", run));
+    site.write("job.sh", TIDY);
+    site.write("scratch/other/data", "precious");
+    site.run().exits(1);
+    site.write("go", "");
+    site.tarn(&["resume"]).exits(0);
+    assert_eq!(site.read("scratch/other/data"), "precious");
+    assert_eq!(ids(&site).len(), 2, "each its own");
+}
+
+#[test]
+fn a_number_of_slurm_stays_as_it_is() {
+    let run = "bash $TARN_WORKFLOW_DIR/job.sh; echo ${SLURM_JOB_NAME:-none} > $TARN_r/x";
+    let site = Site::new(&makes("tidy", "dest = \"out\"", run));
+    site.write("job.sh", TIDY);
+    let mut command = site.command(&[&site.run_arguments()[..], &["--local"]].concat());
+    command
+        .env("SLURM_JOB_ID", "4711")
+        .env("SLURM_JOB_NAME", "mine");
+    common::Ran::of(command.output().expect("tarn")).exits(0);
+    assert_eq!(ids(&site), [4711]);
+    assert_eq!(site.read("out/x"), "mine\n");
+}
+
+#[test]
+fn variables_that_nobody_sets_are_named_before_anything_runs() {
+    let run = "bash $TARN_WORKFLOW_DIR/job.sh; cp $TARN_WORKFLOW_DIR/job.sh $TARN_r/x";
+    let site = Site::new(&makes("make", "dest = \"out\"", run));
+    site.write(
+        "job.sh",
+        "#!/bin/bash\n# $TARN_comment\nTARN_own=1; echo $TARN_own $TARN_r ${TARN_given:-.} ${TARN_given-.} ${TARN_given:+.}\n\
+         cat <<'END'\n$TARN_quoted\nEND\nmkdir -p .$TARN_rr/sub\necho ${PBS_JOBID} $LSB_JOBID $SLURM_JOB_PARTITION\n",
+    );
+    for ran in [site.plan(), site.run()] {
+        let ran = ran
+            .exits(0)
+            .says("warning: step `a` reads `TARN_rr` (job.sh, line 7), which tarn does not set")
+            .says("did you mean `TARN_r`?")
+            .says("`PBS_JOBID` (job.sh, line 8), which is not set where there is no PBS")
+            .says("`LSB_JOBID` (job.sh, line 8), which is not set where there is no LSF")
+            .says(
+                "`SLURM_JOB_PARTITION` (job.sh, line 8), which is not set where there is no Slurm",
+            );
+        for not in ["comment", "TARN_own", "given", "quoted", "`TARN_r`,"] {
+            assert!(!ran.err.contains(not), "{not}: {}", ran.err);
+        }
+        assert_eq!(ran.err.matches("does not set").count(), 1, "{}", ran.err);
+    }
+    // In the workflow file itself, and by another shell than the usual one.
+    let text = site.read("workflow.toml");
+    let text = text.replace(
+        "run = '''bash",
+        "run = '''#!/bin/bash\necho .$TARN_ouf\nbash",
+    );
+    site.write("workflow.toml", &text);
+    site.plan().exits(0).says("`TARN_ouf` (`run`, line 2)");
+    // What is set around the run is set.
+    let mut arguments = site.run_arguments();
+    arguments[0] = "plan";
+    let mut command = site.command(&arguments);
+    command.env("PBS_JOBID", "1").env("LSB_JOBID", "1");
+    let planned = common::Ran::of(command.output().expect("tarn")).exits(0);
+    assert!(!planned.err.contains("no PBS") && !planned.err.contains("no LSF"));
+}
