@@ -39,7 +39,7 @@ use tarn_flow::{Abilities, Parsed};
 use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
 use tarn_local::{Config, Local, Reading};
 use tarn_ports::{Mover, Nodes};
-use tarn_report::{Emulated, Summary};
+use tarn_report::{Emulated, Links, Summary};
 
 pub(crate) mod allocation;
 mod cached;
@@ -456,6 +456,13 @@ impl Session {
     }
 }
 
+/// The links of a page at `page` about the run with folder `run`.
+fn links(page: &Path, run: &Path) -> Links {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let page = absolute(page);
+    Links::new(page.parent().unwrap_or(&page), &absolute(run))
+}
+
 fn finish(
     cli: &Cli,
     state: &StateDir,
@@ -481,9 +488,11 @@ fn finish(
     };
     let records = state::records(state, &start.run)?;
     let summary = Summary::of(&records).exit(Exit::Internal)?;
-    let page = tarn_report::html(&records).exit(Exit::Internal)?;
     let own = state.report(&start.run);
     for path in std::iter::once(own.as_path()).chain(report) {
+        // Each copy has links from where it is.
+        let links = links(path, &state.run(&start.run));
+        let page = tarn_report::html(&records, &links).exit(Exit::Internal)?;
         write_page(path, &page)?;
     }
     let printed = if cli.json {

@@ -223,7 +223,7 @@ fn why_not_copied(file: &Path, size: u64) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match open(file, flags, Mode::empty()) {
         Ok(fd) if matches!(pread(&fd, &mut [0u8; 1][..], 0), Ok(1)) => Some(format!(
-            "`{path}` says that it is empty and is not: its content is made whenever it is read, as that of files in /proc is; \
+            "`{path}` has size 0 but is not empty: its content is made whenever it is read, as that of files in /proc is; \
              write it to a file first (`cat {path} > FILE`) and name that one"
         )),
         Ok(_) => None,

@@ -15,7 +15,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         number(2, 4)?.max(2),
         number(3, 2)?.max(1),
     );
-    std::fs::write(path, tarn_report::html(&records)?)?;
+    std::fs::write(
+        path,
+        tarn_report::html(&records, &tarn_report::Links::default())?,
+    )?;
     print!("{}", tarn_report::status(&records, 0)?);
     print!(
         "{}",

@@ -5,7 +5,7 @@ const run = JSON.parse(byId('tarn-run').textContent);
 const attempts = run.attempts.map((r) => ({
   step: r[0], name: r[1], attempt: r[2], nodes: r[3], cores: r[4], assigned: r[5], there: r[6], from: r[7], to: r[8],
   how: r[9], prepare: r[10], wall: r[11], commit: r[12], user: r[13], system: r[14], read: r[15], written: r[16],
-  input: r[17], retained: r[18], output: r[19], io: r[20], compute: r[21],
+  input: r[17], retained: r[18], output: r[19], log: r[20],
 }));
 const transfers = run.transfers.map((r) => ({
   id: r[0], data: r[1], kind: r[2], leaves: r[3], enters: r[4], source: r[5], target: r[6], ordered: r[7], from: r[8],
@@ -13,4 +13,5 @@ const transfers = run.transfers.map((r) => ({
 }));
 const kindClass = ['ext-in', 'ext-out', 'peer', 'promote', 'demote'];
 const stepColours = 10;
-const colourOf = (step) => `var(--s${step % stepColours})`;
+const colourOf = (step) => `var(--step${step % stepColours})`;
+const kindTitle = ['external in', 'external out', 'between nodes', 'to a faster tier', 'to a slower tier'];

@@ -29,7 +29,8 @@ document.querySelectorAll('table.sortable').forEach((table) => {
   });
 });
 
-/* Tables that are too long to be written out: columns of [title, value, how it is shown, class]. */
+/* Tables that are too long to be written out: columns of [title, value, how it and its row are shown, class]. What
+   is shown is a text or a link, or a list of such, of which the later ones stand in small lines below. */
 function list(id, rows, columns, colour) {
   const table = byId(id);
   const head = make('tr', {}, make('thead', {}, table));
@@ -46,7 +47,10 @@ function list(id, rows, columns, colour) {
         const raw = value(row);
         const td = make('td', css ? { class: css } : {}, tr);
         if (at === 0) make('i', { class: 'dot', style: `--c:${colour(row)}` }, td);
-        td.append(show ? show(raw) : raw);
+        td.dataset.label = columns[at][0];
+        const [first, ...below] = [show ? show(raw, row) : raw].flat();
+        td.append(first);
+        below.filter((text) => text).forEach((text) => make('small', {}, td).append(text));
         if (css === 'state') td.className = `state-${raw}`;
       });
     }
@@ -61,7 +65,8 @@ function list(id, rows, columns, colour) {
   });
   const find = () => {
     const wanted = byId(`${id}-find`).value.trim().toLowerCase();
-    const hit = (row) => columns.some(([, value]) => String(value(row)).toLowerCase().includes(wanted));
+    const text = (row) => Object.values(row).join(' ').toLowerCase();
+    const hit = (row) => text(row).includes(wanted) || columns.some(([, value]) => String(value(row)).toLowerCase().includes(wanted));
     shown = wanted ? rows.filter(hit) : rows;
     count = page;
     draw();
@@ -71,35 +76,32 @@ function list(id, rows, columns, colour) {
 }
 const none = (show) => (n) => (n ? show(n) : '·');
 const nodeNames = (nodes) => nodes.map((n) => run.nodes[n]?.name ?? `n${n}`).join(', ');
+const pair = (title, a, b, show) => [title, a, (_, row) => [none(show)(a(row)), b(row) ? `${b.title} ${show(b(row))}` : ''], 'n'];
+const also = (title, value) => Object.assign((row) => value(row), { title });
+function logLink(a) {
+  return make('a', { href: a.log }, null, 'log');
+}
 list('attempts', [...attempts], [
-  ['instance', (a) => a.name],
-  ['attempt', (a) => a.attempt, String, 'n'],
+  ['instance', (a) => a.name, (name, a) => [name, a.attempt > 1 ? `attempt ${a.attempt}` : '', logLink(a)]],
   ['on', (a) => nodeNames(a.nodes)],
   ['ended', (a) => a.how, null, 'state'],
   ['start', (a) => a.from, time, 'n'],
-  ['staging', (a) => a.there - a.assigned, none(time), 'n'],
-  ['waiting', (a) => a.from - a.there, none(time), 'n'],
-  ['run', (a) => a.wall, none(time), 'n'],
-  ['commit', (a) => a.commit, none(time), 'n'],
-  ['CPU user', (a) => a.user, none(time), 'n'],
-  ['CPU system', (a) => a.system, none(time), 'n'],
-  ['read', (a) => a.read, none(size), 'n'],
-  ['written', (a) => a.written, none(size), 'n'],
-  ['inputs', (a) => a.input, none(size), 'n'],
-  ['in place', (a) => a.retained, none(size), 'n'],
+  pair('staging', (a) => a.there - a.assigned, also('waiting', (a) => a.from - a.there), time),
+  pair('run', (a) => a.wall, also('commit', (a) => a.commit), time),
+  pair('CPU user', (a) => a.user, also('kernel', (a) => a.system), time),
+  pair('read', (a) => a.read, also('written', (a) => a.written), size),
+  pair('inputs', (a) => a.input, also('in place', (a) => a.retained), size),
   ['outputs', (a) => a.output, none(size), 'n'],
 ], (a) => colourOf(a.step));
+const rateOf = (t) => (t.how === 'done' ? rate(t.bytes, t.to - t.from) : '');
 list('transfers', [...transfers], [
   ['transfer', (t) => t.id],
   ['data', (t) => t.data],
-  ['kind', (t) => run.kinds[t.kind]],
-  ['from', (t) => t.source],
-  ['to', (t) => t.target],
+  ['kind', (t) => kindTitle[t.kind]],
+  ['from, to', (t) => t.source, (from, t) => [from, `to ${t.target}`]],
   ['ended', (t) => t.how, null, 'state'],
-  ['ordered', (t) => t.ordered, time, 'n'],
-  ['queued', (t) => t.from - t.ordered, none(time), 'n'],
+  pair('ordered', (t) => t.ordered, also('queued', (t) => t.from - t.ordered), time),
   ['moving', (t) => t.to - t.from, none(time), 'n'],
-  ['bytes', (t) => t.bytes, none(size), 'n'],
-  ['rate', (t) => (t.how === 'done' && t.to > t.from ? t.bytes / (t.to - t.from) : 0), none((r) => `${size(r * 1e6)}/s`), 'n'],
+  ['bytes', (t) => t.bytes, (bytes, t) => [none(size)(bytes), rateOf(t)], 'n'],
   ['why', (t) => t.why, null, 'wide'],
 ], (t) => `var(--${kindClass[t.kind]})`);

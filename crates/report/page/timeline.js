@@ -3,9 +3,13 @@ const maxLanes = 120;
 const maxNodes = 64;
 /* Rows for what stands aside of the cores: it may overlap in the last one. */
 const maxAside = 3;
-const laneHeight = 18;
-const asideHeight = 7;
-const laneGap = 3;
+const laneHeight = 20;
+/* High enough for the label of one row. */
+const asideHeight = 14;
+const asideBar = 8;
+const laneGap = 4;
+/* On a phone a node's name has a line of its own. */
+const nameHeight = 18;
 const curveHeight = 34;
 const box = byId('timeline');
 
@@ -37,7 +41,7 @@ const drawnRows = rows.length > maxNodes
 drawnRows.forEach((r) => {
   if (asCurves) r.load = load(r.attempts);
   const aside = r.entering.length + r.leaving.length + (asCurves ? 0 : r.waiting.length);
-  r.height = (asCurves ? curveHeight : Math.max(1, r.lanes.length) * laneHeight) + aside * asideHeight + laneGap + 14;
+  r.height = (asCurves ? curveHeight : Math.max(1, r.lanes.length) * laneHeight) + aside * asideHeight + laneGap + 12;
 });
 
 /* What is thinner than a pixel and touches a neighbour of its kind becomes one bar with it; within one pixel,
@@ -76,9 +80,9 @@ function drawSteps(c, row, y) {
       const failed = b.count === 1 && (b.item.how === 'failed' || b.item.how === 'interrupted');
       const rect = put(c, b, y + 1, laneHeight - 2, { class: `bar-of${failed ? ' failed' : ''}`, style: `--c:${colourOf(b.item.step)}` });
       tell(rect, b, stepTip);
-      const room = Math.floor((b.end - b.x - 8) / 6.2);
+      const room = Math.floor((b.end - b.x - 8) / 7);
       if (b.count > 1 || room < 3) return;
-      make('text', { class: 'in-bar', x: b.x + 4, y: y + 13 }, c.svg, shorten(b.item.name, room));
+      make('text', { class: 'in-bar', x: b.x + 4, y: y + 14 }, c.svg, shorten(b.item.name, room));
     });
     y += laneHeight;
   }
@@ -99,11 +103,9 @@ function drawLoad(c, row, y) {
   return y + curveHeight;
 }
 function drawWaiting(c, row, y) {
-  if (asCurves) return y;
-  y += laneGap;
   for (const lane of row.waiting) {
-    bars(c, lane, (a) => a.assigned, (a) => a.there, () => 0, (b) => tell(put(c, b, y, asideHeight - 2, { class: 'staging' }), b, waitTip));
-    bars(c, lane, (a) => a.there, (a) => a.from, () => 0, (b) => tell(put(c, b, y, asideHeight - 2, { class: 'waiting' }), b, waitTip));
+    bars(c, lane, (a) => a.assigned, (a) => a.there, () => 0, (b) => tell(put(c, b, y + 3, asideBar, { class: 'staging' }), b, waitTip));
+    bars(c, lane, (a) => a.there, (a) => a.from, () => 0, (b) => tell(put(c, b, y + 3, asideBar, { class: 'waiting' }), b, waitTip));
     y += asideHeight;
   }
   return y;
@@ -111,11 +113,11 @@ function drawWaiting(c, row, y) {
 function drawTransfers(c, lanes, y) {
   for (const lane of lanes) {
     bars(c, lane.filter((t) => t.from > t.ordered), (t) => t.ordered, (t) => t.from, (t) => t.kind, (b) => {
-      tell(put(c, b, y + 1.5, asideHeight - 5, { class: `queued ${kindClass[b.item.kind]}` }), b, moveTip);
+      tell(put(c, b, y + 5, asideBar - 4, { class: `queued ${kindClass[b.item.kind]}` }), b, moveTip);
     });
     bars(c, lane, (t) => t.from, (t) => t.to, (t) => t.kind, (b) => {
       const failed = b.item.how === 'failed' ? ' failed' : '';
-      tell(put(c, b, y, asideHeight - 2, { class: `bar-of ${kindClass[b.item.kind]}${failed}` }), b, moveTip);
+      tell(put(c, b, y + 3, asideBar, { class: `bar-of ${kindClass[b.item.kind]}${failed}` }), b, moveTip);
     });
     y += asideHeight;
   }
@@ -131,7 +133,7 @@ function stepTip(event, a) {
     ['from, to', `${time(a.from)} – ${time(a.to)}`], ['run', time(a.wall)], ['prepare, commit', `${time(a.prepare)}, ${time(a.commit)}`],
     ['staged, waited before', `${time(a.there - a.assigned)}, ${time(a.from - a.there)}`],
     ['CPU user, system', `${time(a.user)}, ${time(a.system)}`], ['read, written', `${size(a.read)}, ${size(a.written)}`],
-    ['inputs', `${size(a.input)}, ${size(a.retained)} in place`], ['estimated I/O, compute', `${time(a.io)}, ${time(a.compute)}`],
+    ['inputs', `${size(a.input)}, ${size(a.retained)} in place`],
   ], a.how === 'committed' ? '' : a.how);
 }
 function waitTip(event, a) {
@@ -139,49 +141,60 @@ function waitTip(event, a) {
 }
 function moveTip(event, t) {
   showTip(event, `${t.id}  ${t.data}`, [
-    ['kind', run.kinds[t.kind]], ['from', t.source], ['to', t.target], ['bytes', size(t.bytes)],
+    ['kind', kindTitle[t.kind]], ['from', t.source], ['to', t.target], ['bytes', size(t.bytes)],
     ['queued', time(t.from - t.ordered)], ['moving', time(t.to - t.from)], ['rate', t.how === 'done' ? rate(t.bytes, t.to - t.from) : t.how],
   ], t.why);
 }
 function drawTimeline() {
-  const top = 22;
-  const c = canvas(box, top + drawnRows.reduce((sum, r) => sum + r.height, 0) + 4);
+  const top = axisHeight;
+  const head = isNarrow(box) ? nameHeight : 0;
+  const c = canvas(box, top + drawnRows.reduce((sum, r) => sum + r.height + head, 0) + 4, 52);
   c.svg.setAttribute('aria-label', 'Timeline by node; the tables below hold the same');
   let y = top;
   drawnRows.forEach((row, n) => {
-    if (n % 2) make('rect', { class: 'band', x: 0, y, width: c.width, height: row.height }, c.svg);
-    y += row.height;
+    if (n % 2) make('rect', { class: 'band', x: 0, y, width: c.width, height: row.height + head }, c.svg);
+    y += row.height + head;
   });
   axis(c, top, y);
   y = top;
   for (const row of drawnRows) {
-    let at = drawSteps(c, row, y + 6);
-    make('text', { class: 'name', x: 8, y: y + 19 }, c.svg, row.node.name.length > 16 ? `${row.node.name.slice(0, 15)}…` : row.node.name);
-    const label = (lanes, text) => lanes.length && make('text', { x: side - 8, y: at + 7, 'text-anchor': 'end' }, c.svg, text);
-    if (!asCurves) label(row.waiting, 'before');
-    at = drawWaiting(c, row, at);
+    const most = head ? 40 : 15;
+    const name = row.node.name.length > most ? `${row.node.name.slice(0, most - 1)}…` : row.node.name;
+    make('text', { class: 'name', x: 8, y: y + 19 }, c.svg, name);
+    let at = drawSteps(c, row, y + 4 + head);
+    const label = (lanes, text) => lanes.length && make('text', { x: side - 8, y: at + 11, 'text-anchor': 'end' }, c.svg, text);
+    if (!asCurves) {
+      at += laneGap;
+      label(row.waiting, 'before');
+      at = drawWaiting(c, row, at);
+    }
     label(row.entering, 'in');
     at = drawTransfers(c, row.entering, at);
     label(row.leaving, 'out');
     drawTransfers(c, row.leaving, at);
-    y += row.height;
+    y += row.height + head;
     make('line', { class: 'rule', x1: 0, x2: c.width, y1: y, y2: y }, c.svg);
   }
   box.replaceChildren(c.svg);
   follow(c);
 }
 
-const legend = byId('legend');
-function legendItem(text, attributes) {
-  const item = make('span', {}, legend);
-  make('i', attributes, item);
-  item.append(text);
+function legend(id, title, items) {
+  const place = byId(id);
+  if (!items.length) return;
+  make('b', {}, place, title);
+  for (const [text, attributes] of items) {
+    const item = make('span', {}, place);
+    make('i', attributes, item);
+    item.append(text);
+  }
 }
-if (asCurves) legendItem('busy cores', { style: '--c:var(--s0)' });
-else run.steps.slice(0, 24).forEach((name, n) => legendItem(name, { style: `--c:${colourOf(n)}` }));
-if (!asCurves && run.steps.length > 24) legendItem(`and ${run.steps.length - 24} more steps`, { style: '--c:transparent' });
-if (!asCurves) legendItem('staging', { class: 'stage' });
-if (!asCurves) legendItem('waiting', { class: 'hatch' });
-kindClass.forEach((name, n) => transfers.some((t) => t.kind === n) && legendItem(run.kinds[n], { class: name }));
+const maxNamed = 24;
+const named = run.steps.slice(0, maxNamed).map((name, n) => [name, { style: `--c:${colourOf(n)}` }]);
+if (run.steps.length > maxNamed) named.push([`and ${run.steps.length - maxNamed} more`, { style: '--c:transparent' }]);
+legend('legend-steps', 'Steps', asCurves ? [['busy cores', { style: '--c:var(--step7)' }]] : named);
+if (!asCurves) legend('legend-before', 'Before a step', [['staging its inputs', { class: 'stage' }], ['waiting for cores', { class: 'hatch' }]]);
+const moved = kindClass.map((css, n) => [kindTitle[n], { class: css }]);
+legend('legend-moves', 'Data transfers', moved.filter((_, n) => transfers.some((t) => t.kind === n)));
 if (drawnRows.length < rows.length) byId('timeline-note').append(` The ${maxNodes} busiest of ${rows.length} nodes are drawn.`);
 view.redraw.push(drawTimeline);

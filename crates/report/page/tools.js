@@ -27,6 +27,7 @@ function make(name, attributes, parent, text) {
   return node;
 }
 
+const day = 86400e6;
 /* The window of time that both charts show, in microseconds. */
 const whole = Math.max(run.end, 1);
 const view = { from: 0, to: whole, redraw: [] };
@@ -46,15 +47,18 @@ function zoom(factor, at = (view.from + view.to) / 2) {
 }
 
 /* Both charts: a column of names, then time. */
-const side = 118;
+const wideSide = 118;
+let side = wideSide;
 const right = 14;
+/* Pixels that a chart has: on paper a fixed width, so that its text keeps its size. */
+const widthOf = (box) => view.paper ?? box.clientWidth;
+const isNarrow = (box) => widthOf(box) < 600;
 const scale = (width) => {
   const per = (width - side - right) / (view.to - view.from);
   return { x: (t) => side + (t - view.from) * per, t: (x) => view.from + (x - side) / per };
 };
 /* Above some hundred seconds, ticks are at whole minutes, hours or days. */
 const longSteps = [300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400].map((s) => s * 1e6);
-const day = 86400e6;
 function ticks(width) {
   const about = (view.to - view.from) / Math.max(2, (width - side) / 110);
   const long = about > 200e6;
@@ -71,16 +75,35 @@ function longTime(us) {
   const [d, h, m] = [Math.floor(minutes / 1440), Math.floor(minutes / 60) % 24, minutes % 60];
   return [d && `${d}d`, h && `${h}h`, m && `${m}m`].filter(Boolean).join(' ') || '0';
 }
-function canvas(box, height) {
-  const width = Math.max(box.clientWidth, 480);
+/* `narrowSide`: pixels of the column of names on a phone; a chart without it has at least 480 pixels. */
+function canvas(box, height, narrowSide) {
+  const width = Math.max(widthOf(box), narrowSide === undefined ? 480 : 300);
+  side = narrowSide !== undefined && isNarrow(box) ? narrowSide : wideSide;
   const svg = make('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img' });
   return { svg, width, ...scale(width) };
 }
+/* Space above a chart: seconds since the start, and the clock where it is known. */
+const axisHeight = run.started === undefined || run.started === null ? 22 : 36;
+function clockTime(us, seconds) {
+  const text = new Date(run.started * 1000 + us / 1000).toISOString();
+  return whole > day ? `${text.slice(5, 10)} ${text.slice(11, 16)}` : text.slice(11, seconds ? 19 : 16);
+}
 function axis(c, top, bottom) {
-  for (const [t, label] of ticks(c.width)) {
-    make('line', { class: 'grid', x1: c.x(t), x2: c.x(t), y1: top, y2: bottom }, c.svg);
-    make('text', { x: c.x(t), y: top - 6, 'text-anchor': 'middle' }, c.svg, label);
+  const list = ticks(c.width);
+  const isClock = axisHeight > 22;
+  const isFine = list.length > 1 && list[1][0] - list[0][0] < 60e6;
+  let before = '';
+  for (const [t, label] of list) {
+    const x = c.x(t);
+    const edge = x < 28 ? 'start' : x > c.width - 32 ? 'end' : 'middle';
+    const at = { x: edge === 'start' ? 0 : Math.min(x, c.width - 2), 'text-anchor': edge };
+    make('line', { class: 'grid', x1: x, x2: x, y1: top, y2: bottom }, c.svg);
+    make('text', { ...at, y: top - (isClock ? 20 : 6) }, c.svg, label);
+    const clock = isClock ? clockTime(t, isFine) : '';
+    if (clock !== before) make('text', { ...at, class: 'clock', y: top - 6 }, c.svg, clock);
+    before = clock;
   }
+  if (isClock && side === wideSide) make('text', { class: 'clock', x: 8, y: top - 6 }, c.svg, 'UTC');
 }
 
 /* A box that follows the pointer: a title, pairs, a sentence. */

@@ -2,9 +2,17 @@
 //! Totals are written by Rust; JavaScript draws what moves with the zoom (`page/*.js`).
 
 mod data;
+mod failures;
+mod graph;
+mod layers;
+mod links;
 pub(crate) mod sections;
+mod steps;
 mod tables;
 pub(crate) mod text;
+mod workflow;
+
+pub use links::Links;
 
 use crate::ReportError;
 use crate::names::Names;
@@ -21,6 +29,8 @@ use text::{escape, json_in_script};
 pub const MAX_DRAWN: usize = 20_000;
 
 const CSS: &str = include_str!("../page/page.css");
+/// What only this page has.
+const RUN_CSS: &str = include_str!("../page/run.css");
 /// What the scripts of every page use, once `run` is there.
 pub(crate) const TOOLS: &str = include_str!("../page/tools.js");
 /// What comes after all other scripts.
@@ -42,29 +52,32 @@ const POLICY: &str =
 ///
 /// # Errors
 /// When the log has no beginning.
-pub fn html(records: &[Record]) -> Result<String, ReportError> {
+pub fn html(records: &[Record], links: &Links) -> Result<String, ReportError> {
     let trace = Trace::of(records)?;
     let names = Names::new(&trace.start, &trace.history);
     let summary = summarize(&trace);
     let notes = notes(&trace, &names, records);
-    let mut page = begin(&format!("{} – tarn report", summary.run), "");
+    let mut page = begin(&format!("{} – tarn report", summary.run), RUN_CSS);
     sections::header(&mut page, &summary);
     page.push_str("<main>\n");
-    sections::figures(&mut page, &summary);
+    sections::figures(&mut page, &trace, &summary);
     // What ended the run comes first; what was overcome comes with the other stories of the way.
     let overcome = summary.outcome == OutcomeName::Done;
     if !overcome {
-        tables::failures(&mut page, &trace, &names, "Failures");
+        failures::failures(&mut page, &trace, &names, links, "Failures");
     }
+    workflow::results(&mut page, &trace, links);
+    workflow::workflow(&mut page, &trace, &names, &summary);
     sections::traffic(&mut page, &summary);
     sections::charts(&mut page, &trace);
-    tables::steps(&mut page, &summary);
+    steps::steps(&mut page, &trace, &summary);
     tables::images(&mut page, &summary);
     if overcome {
-        tables::failures(&mut page, &trace, &names, "Failures on the way");
+        failures::failures(&mut page, &trace, &names, links, "Failures on the way");
     }
     tables::notes(&mut page, &notes);
     tables::lists(&mut page, &trace);
+    workflow::environment(&mut page, &trace, &summary);
     page.push_str("</main>\n");
     sections::footer(&mut page);
     let _ = writeln!(
@@ -75,7 +88,7 @@ pub fn html(records: &[Record]) -> Result<String, ReportError> {
     let _ = writeln!(
         page,
         "<script type=\"application/json\" id=\"tarn-run\">{}</script>",
-        json_in_script(&data::drawing(&trace, &names, &summary))
+        json_in_script(&data::drawing(&trace, &names, links, &summary))
     );
     end(&mut page, &JS.concat());
     Ok(page)

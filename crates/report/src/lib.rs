@@ -7,6 +7,7 @@
 pub mod evidence;
 pub mod html;
 mod names;
+mod shares;
 pub mod site;
 mod status;
 mod suggest;
@@ -15,7 +16,7 @@ pub mod summary;
 mod trace;
 mod why;
 
-pub use html::html;
+pub use html::{Links, html};
 pub use names::lent;
 pub use status::{
     Board, Counts, Fill, LastFailure, MAX_FAILURES, Moved, Moving, NodeNow, Running, Status, status,

@@ -262,16 +262,17 @@ pub(crate) fn equation_5(usage: &Usage) -> Estimate {
         .wall
         .saturating_add(usage.prepare)
         .saturating_add(usage.commit);
-    let cores = usage
-        .user
-        .saturating_add(usage.system)
-        .div_ceil(usage.wall.max(1))
-        .max(1);
-    let compute = (usage.user / cores).min(usage.wall);
+    let compute = (usage.user / cores_used(usage)).min(usage.wall);
     Estimate {
         io_ns: whole - compute,
         compute_ns: compute,
     }
+}
+
+/// Cores that an attempt kept busy, by its CPU time.
+pub(crate) fn cores_used(usage: &Usage) -> u64 {
+    let cpu = usage.user.saturating_add(usage.system);
+    cpu.div_ceil(usage.wall.max(1)).max(1)
 }
 
 /// Where each node's time went, in one pass over the attempts.

@@ -24,7 +24,7 @@ pub const MAX_NOT_RUN: usize = 8;
 /// How equation 5 of Weiland et al. is estimated; printed wherever it is shown.
 pub const EQUATION_5: &str = "estimate of T_run = T_I/O + T_compute (Weiland et al. 2018, equation 5): \
     T_run is preparing, running and committing; T_compute is CPU time in user mode divided by the cores used \
-    (all CPU time over wall time, rounded up); T_I/O is the rest";
+    (all CPU time over wall time, rounded up); T_I/O is the rest, with sleeping and waiting for a processor: an upper bound";
 
 /// The totals of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 use crate::ReportError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_base::action::{Do, Run};
-use tarn_base::event::{Ended, Event, Output, Start};
+use tarn_base::event::{Ended, Event, FailureKind, Output, Start};
 use tarn_base::history::{Attempt, AttemptEnd, History, TransferEnd, TransferHistory};
 use tarn_base::id::{InstanceId, NodeId, StepId, TierId, TierRef, TransferId};
 use tarn_base::part::{PartRef, Place};
@@ -23,6 +23,12 @@ pub(crate) struct Inputs {
     pub(crate) read: u64,
     /// Of these, bytes that lay there already. Known once it has committed; 0 for what did not.
     pub(crate) retained: u64,
+}
+
+/// Whether an attempt was stopped because the run ended: it did not fail by itself.
+pub(crate) fn is_stopped(attempt: &Attempt) -> bool {
+    matches!(&attempt.ended, Some((_, AttemptEnd::Failed { failure, .. }))
+        if failure.kind == FailureKind::Cancelled)
 }
 
 /// Everything that the totals are computed from.

@@ -3,17 +3,24 @@
 #[path = "common/chromium.rs"]
 mod chromium;
 mod common;
+#[path = "common/looked.rs"]
+mod looked;
 
 use chromium::{browser, opened, shows};
 use common::mosaic::{mosaic, mosaic_named};
+use looked::looked_at;
 use tarn_ports::Record;
-use tarn_report::{Summary, html};
+use tarn_report::{Links, Summary, html};
 
 /// What a browser makes of the report.
 fn dom(browser: &str, records: &[Record]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("report.html");
-    std::fs::write(&page, html(records).expect("it was started")).expect("it can be written");
+    std::fs::write(
+        &page,
+        html(records, &Links::default()).expect("it was started"),
+    )
+    .expect("it can be written");
     opened(browser, &page)
 }
 
@@ -49,4 +56,23 @@ fn ten_thousand_attempts_and_hostile_names_are_drawn() {
     assert!(dom.contains("<title>mosaic-3 – tarn report</title>"));
     let drawn = dom.matches("<rect ").count();
     assert!((1000..60_000).contains(&drawn), "{drawn} rectangles");
+}
+
+#[test]
+fn nothing_is_cut_or_unreadable_from_a_phone_to_a_wide_screen_by_day_and_by_night() {
+    let Some(browser) = browser() else { return };
+    let long = "a-step-whose-name-is-as-long-as-names-of-steps-are-in-practice-and-longer";
+    let page = html(&mosaic_named(11, 30, 4, 2, long), &Links::default()).expect("it was started");
+    for (width, dark) in [
+        (390, false),
+        (390, true),
+        (768, false),
+        (1280, false),
+        (1280, true),
+        (2560, false),
+    ] {
+        let (wrong, was_dark) = looked_at(browser, &page, width, dark);
+        assert!(wrong.is_empty(), "{width} pixels, dark: {dark}: {wrong:#?}");
+        assert_eq!(was_dark, dark);
+    }
 }

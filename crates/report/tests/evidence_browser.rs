@@ -2,19 +2,13 @@
 
 #[path = "common/chromium.rs"]
 mod chromium;
+#[path = "common/looked.rs"]
+mod looked;
 
-use chromium::{browser, opened_with};
+use chromium::browser;
+use looked::looked_at;
 use serde_json::{Value, json};
 use tarn_report::evidence::{Results, page};
-
-/// Stands first in the page: what fails from then on is noted.
-const BEGIN: &str = "<script>const wrong = [];
-addEventListener('error', (e) => wrong.push(`script: ${e.message}`));
-addEventListener('securitypolicyviolation', (e) => wrong.push(`loads ${e.blockedURI}`));
-</script>";
-
-/// Stands last: looks at every text, and leaves in the document what is wrong.
-const END: &str = include_str!("evidence_browser.js");
 
 fn plot(title: &str, kind: &str, log: bool, series: Value) -> Value {
     json!({"title": title, "kind": kind, "x": {"label": "bytes of a request, of all that there are", "log": log},
@@ -90,34 +84,12 @@ fn results() -> Results {
     Results::parse(all.to_string().as_bytes()).unwrap()
 }
 
-/// What is wrong with a page, and whether it was dark.
-fn looked_at(browser: &str, page: &str, dark: bool) -> (Vec<String>, bool) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("page.html");
-    let page = page.replace("<style>", &format!("{BEGIN}<style>"));
-    let page = page.replace("</body>", &format!("<script>{END}</script></body>"));
-    std::fs::write(&file, page).unwrap();
-    let scheme = format!(
-        "--blink-settings=preferredColorScheme={}",
-        if dark { 0 } else { 1 }
-    );
-    let dom = opened_with(browser, &file, &[&scheme]);
-    let attribute = |name: &str| {
-        let rest = dom.split(&format!(" data-{name}=\"")).nth(1).unwrap();
-        rest.split('"').next().unwrap().replace("&quot;", "\"")
-    };
-    (
-        serde_json::from_str(&attribute("wrong")).unwrap(),
-        attribute("dark") == "true",
-    )
-}
-
 #[test]
 fn the_page_is_whole_and_readable_by_day_and_by_night() {
     let Some(browser) = browser() else { return };
     let page = page(&results());
     for dark in [false, true] {
-        let (wrong, was_dark) = looked_at(browser, &page, dark);
+        let (wrong, was_dark) = looked_at(browser, &page, 1300, dark);
         assert!(wrong.is_empty(), "dark: {dark}: {wrong:#?}");
         assert_eq!(was_dark, dark);
     }
@@ -138,7 +110,7 @@ fn what_is_wrong_with_a_page_is_found() {
             "<main>",
             "<main><script>nothing();</script><img src=\"http://127.0.0.1:9/x\">",
         );
-    let (wrong, _) = looked_at(browser, &broken, false);
+    let (wrong, _) = looked_at(browser, &broken, 1300, false);
     for what in [
         "script: ",
         "loads ",

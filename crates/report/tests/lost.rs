@@ -172,7 +172,7 @@ fn status_why_and_report_tell_of_it() {
     let summary = Summary::of(&records).unwrap();
     assert_eq!(summary.lost_nodes, now.lost_nodes);
     assert!(summary.to_string().contains(&line[6..]), "{summary}");
-    let page = tarn_report::html(&records).unwrap();
+    let page = tarn_report::html(&records, &tarn_report::Links::default()).unwrap();
     assert!(
         page.contains(&format!("<h3>{} is lost", lost.node)),
         "the page lists it"

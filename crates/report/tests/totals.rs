@@ -424,7 +424,7 @@ proptest! {
         records.truncate(cut);
         let started = !records.is_empty();
         prop_assert_eq!(Summary::of(&records).is_ok(), started);
-        prop_assert_eq!(tarn_report::html(&records).is_ok(), started);
+        prop_assert_eq!(tarn_report::html(&records, &tarn_report::Links::default()).is_ok(), started);
         prop_assert_eq!(tarn_report::status(&records, 5).is_ok(), started);
         prop_assert_eq!(tarn_report::why(&records, "").is_ok(), started);
     }

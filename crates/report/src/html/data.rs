@@ -1,11 +1,11 @@
 //! What the page's JavaScript draws from: compact rows, times in microseconds.
 
 use super::MAX_DRAWN;
+use super::links::Links;
 use super::text::micros;
 use crate::names::{Names, kind_name};
-use crate::summarize::equation_5;
 use crate::summary::Summary;
-use crate::trace::{AttemptKey, Trace};
+use crate::trace::{AttemptKey, Trace, is_stopped};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -19,6 +19,8 @@ use tarn_base::units::Nanos;
 pub(super) struct Drawing {
     /// The run's length.
     end: u64,
+    /// Wall-clock seconds since 1970 at the run's start; none for a resumed run, whose time stood still between.
+    started: Option<u64>,
     steps: Vec<String>,
     nodes: Vec<NodeDrawing>,
     kinds: [&'static str; 5],
@@ -53,7 +55,12 @@ const KINDS: [TransferKind; 5] = [
     TransferKind::Demote,
 ];
 
-pub(super) fn drawing(trace: &Trace, names: &Names<'_>, summary: &Summary) -> Drawing {
+pub(super) fn drawing(
+    trace: &Trace,
+    names: &Names<'_>,
+    links: &Links,
+    summary: &Summary,
+) -> Drawing {
     let attempts = trace
         .attempts()
         .map(|(key, a)| (trace.attempt_end(a) - a.started, (key, a)));
@@ -66,12 +73,13 @@ pub(super) fn drawing(trace: &Trace, names: &Names<'_>, summary: &Summary) -> Dr
         .collect();
     Drawing {
         end: micros(trace.end()),
+        started: (summary.resumed == 0).then_some(summary.started),
         steps: summary.steps.iter().map(|s| s.name.clone()).collect(),
         nodes: nodes(summary),
         kinds: KINDS.map(kind_name),
         attempts: longest(attempts)
             .into_iter()
-            .map(|(key, a)| attempt(trace, names, key, a))
+            .map(|(key, a)| attempt(trace, names, links, key, a))
             .collect(),
         transfers,
         texts: texts.list,
@@ -129,18 +137,18 @@ fn nodes(summary: &Summary) -> Vec<NodeDrawing> {
 }
 
 /// `[step, name, attempt, [nodes], cores, assigned, inputs there, started, ended, how, prepare, run, commit,
-/// user, system, read, written, input, retained, output, estimated I/O, estimated compute]`
-fn attempt(trace: &Trace, names: &Names<'_>, key: AttemptKey, a: &Attempt) -> Value {
+/// user, system, read, written, input, retained, output, log]`
+fn attempt(trace: &Trace, names: &Names<'_>, links: &Links, key: AttemptKey, a: &Attempt) -> Value {
     let (id, _) = key;
     let how = match &a.ended {
         Some((_, AttemptEnd::Committed { .. })) => "committed",
+        Some(_) if is_stopped(a) => "stopped",
         Some((_, AttemptEnd::Failed { .. })) => "failed",
         Some((_, AttemptEnd::Interrupted)) => "interrupted",
         None => "running",
     };
     let inputs = trace.inputs.get(&key).copied().unwrap_or_default();
     let made = trace.written.get(&key).copied();
-    let estimate = equation_5(&a.usage);
     let u = &a.usage;
     let cores = trace.cores(id.step);
     let nodes: Vec<u32> = a.nodes.iter().map(|s| s.node.0).collect();
@@ -172,8 +180,7 @@ fn attempt(trace: &Trace, names: &Names<'_>, key: AttemptKey, a: &Attempt) -> Va
         inputs.read,
         inputs.retained,
         made.unwrap_or(0),
-        micros(estimate.io_ns),
-        micros(estimate.compute_ns),
+        links.log(&names.step(id.step), id, a.attempt),
     ])
 }
 

@@ -3,7 +3,7 @@
 use super::MAX_DRAWN;
 use super::text::{escape, percent};
 use crate::summary::{OutcomeName, Summary};
-use crate::trace::Trace;
+use crate::trace::{Trace, is_stopped};
 use std::fmt::Write;
 use tarn_base::units::{Bytes, Elapsed};
 
@@ -69,7 +69,17 @@ fn card(page: &mut String, label: &str, value: &str, below: &str, class: &str) {
     );
 }
 
-pub(super) fn figures(page: &mut String, s: &Summary) {
+/// Attempts that were stopped because the run was.
+fn stopped(trace: &Trace) -> usize {
+    trace.attempts().filter(|(_, a)| is_stopped(a)).count()
+}
+
+/// Attempts after the first of each instance.
+fn retries(trace: &Trace) -> usize {
+    trace.attempts().filter(|((_, at), _)| *at > 0).count()
+}
+
+pub(super) fn figures(page: &mut String, trace: &Trace, s: &Summary) {
     page.push_str("<section class=\"cards\">\n");
     let core_time: u128 = s
         .nodes
@@ -86,20 +96,24 @@ pub(super) fn figures(page: &mut String, s: &Summary) {
         "",
     );
     let i = &s.instances;
+    let open = match s.outcome {
+        OutcomeName::Unfinished => "not finished",
+        _ => "not run",
+    };
     let mut below: Vec<String> = Vec::new();
-    for (n, what) in [
-        (i.reused, "reused"),
-        (i.failed, "failed"),
-        (i.open, "not finished"),
-    ] {
+    for (n, what) in [(i.reused, "reused"), (i.failed, "failed"), (i.open, open)] {
         if n > 0 {
             below.push(format!("{n} {what}"));
         }
     }
-    match i.attempts.saturating_sub(i.run + i.failed + i.open) {
-        0 => {}
-        1 => below.push("1 retry".into()),
-        n => below.push(format!("{n} retries")),
+    let retries = retries(trace);
+    for (n, one, many) in [
+        (stopped(trace), "stopped", "stopped"),
+        (retries, "retry", "retries"),
+    ] {
+        if n > 0 {
+            below.push(format!("{n} {}", if n == 1 { one } else { many }));
+        }
     }
     if below.is_empty() {
         below.push("none failed, none reused".into());
@@ -257,13 +271,15 @@ pub(super) fn charts(page: &mut String, trace: &Trace) {
     let _ = write!(
         page,
         "<section class=\"charts\">{HATCH}<h2>Timeline</h2>\n\
-         <div class=\"tools\"><div id=\"legend\" class=\"legend\"></div><div class=\"zoom\" role=\"group\" \
+         <div class=\"tools\"><div class=\"legends\"><div id=\"legend-steps\" class=\"legend\"></div>\
+         <div id=\"legend-before\" class=\"legend\"></div><div id=\"legend-moves\" class=\"legend\"></div></div><div class=\"zoom\" role=\"group\" \
          aria-label=\"Zoom\"><button id=\"zoom-in\" title=\"Zoom in\">+</button><button id=\"zoom-out\" \
          title=\"Zoom out\">−</button><button id=\"zoom-all\">whole run</button></div></div>\n\
          <noscript><p class=\"fine\">The drawings need JavaScript, which this page carries itself.</p></noscript>\n\
          <div id=\"timeline\" class=\"chart\"></div>\n<p class=\"fine\" id=\"timeline-note\">Ctrl and wheel zoom, \
-         dragging moves.{}</p>\n\
-         <h2>What the tiers held</h2>\n<div id=\"fill\" class=\"chart\"></div>\n\
+         dragging moves. Under each node: what waits before it runs, transfers to it, transfers from it. Clock times are UTC.{}</p>\n\
+         <h2>What the tiers held</h2>\n<p class=\"fine\">Each tier has a scale of its own, written at its left. The small bar shows \
+         the peak as a share of the tier's capacity.</p>\n<div id=\"fill\" class=\"chart\"></div>\n\
          <p class=\"fine\" id=\"fill-note\"></p></section>\n",
         too_many(attempts, "attempts")
     );

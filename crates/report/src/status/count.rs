@@ -2,9 +2,9 @@
 
 use super::Counts;
 use crate::summary::MAX_NOT_RUN;
-use crate::trace::Trace;
+use crate::trace::{Trace, is_stopped};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_base::history::InstanceState;
+use tarn_base::history::{InstanceHistory, InstanceState};
 use tarn_base::id::{DataId, StepId};
 use tarn_base::part::PartClass;
 use tarn_base::pattern::EntryPattern;
@@ -24,6 +24,7 @@ pub(crate) fn counts_of_steps(trace: &Trace) -> Vec<Counts> {
                 InstanceState::Running => &mut counts.running,
                 InstanceState::Committed => &mut counts.committed,
                 InstanceState::Reused => &mut counts.reused,
+                InstanceState::Failed if was_stopped(instance) => &mut counts.waiting,
                 InstanceState::Failed => &mut counts.failed,
             } += 1;
         }
@@ -37,6 +38,11 @@ pub(crate) fn counts_of_steps(trace: &Trace) -> Vec<Counts> {
         counts
     };
     expected.map(of_step).collect()
+}
+
+/// Whether the last attempt only ended because the run was stopped: the instance has not failed.
+pub(super) fn was_stopped(instance: &InstanceHistory) -> bool {
+    instance.attempts.last().is_some_and(is_stopped)
 }
 
 /// The names of the first steps whose number of instances is not known.

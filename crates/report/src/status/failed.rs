@@ -1,5 +1,6 @@
 //! What of a run has failed.
 
+use super::count::was_stopped;
 use super::{FailedNow, MAX_FAILURES};
 use crate::names::Names;
 use crate::trace::Trace;
@@ -22,7 +23,7 @@ pub(super) fn failures(trace: &Trace, names: &Names<'_>) -> (Vec<FailedNow>, u64
     };
     let mut all = Vec::new();
     for (id, instance) in &history.instances {
-        if instance.state == InstanceState::Failed {
+        if instance.state == InstanceState::Failed && !was_stopped(instance) {
             let why = last_message(instance).or_else(|| given_up(&Subject::Instance(*id)));
             all.push(FailedNow {
                 what: names.instance(*id),

@@ -24,8 +24,11 @@ const judge = (text, ink, behind) => {
   if (found < 4.5) wrong.push(`cannot be read: ${text}: ${ink} on ${behind}, ${found.toFixed(1)}`);
 };
 
+// What is found is left in the outermost document.
+const found = (window.frameElement ? parent.document : document).documentElement.dataset;
+
 addEventListener('load', () => {
-  for (const picture of document.querySelectorAll('figure svg')) {
+  for (const picture of document.querySelectorAll('figure svg, .chart svg, .dag')) {
     const frame = picture.getBoundingClientRect();
     const boxes = [...picture.querySelectorAll('rect')].filter((r) => r.getAttribute('fill') !== 'none' && r.getAttribute('opacity') !== '0');
     const seen = [];
@@ -50,7 +53,12 @@ addEventListener('load', () => {
   }
   const { scrollWidth, clientWidth } = document.documentElement;
   if (scrollWidth > clientWidth) wrong.push(`the page is wider than its window: ${scrollWidth}, ${clientWidth}`);
-  document.documentElement.dataset.dark = String(matchMedia('(prefers-color-scheme: dark)').matches);
-  document.documentElement.dataset.wrong = JSON.stringify(wrong);
-  document.documentElement.dataset.ready = 'yes';
+  // Of a run's report nothing is cut inside the page either; tables of experiments may scroll.
+  for (const element of document.querySelectorAll('table.stack, table.stack td, pre, .tail, .card, section')) {
+    if (element.scrollWidth > element.clientWidth + 1 && !element.querySelector('.scroll')) wrong.push(`is cut: ${element.textContent.trim().slice(0, 60)}`);
+  }
+  found.width = String(innerWidth);
+  found.dark = String(matchMedia('(prefers-color-scheme: dark)').matches);
+  found.wrong = JSON.stringify(wrong);
+  found.ready = 'yes';
 });

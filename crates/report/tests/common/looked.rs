@@ -1,0 +1,52 @@
+//! Looks at a page in a real browser: no script fails, no text leaves its picture or meets another, all can be
+//! read by day and by night, and nothing is wider than the window.
+
+use crate::chromium::opened_with;
+
+/// Stands first in the page: what fails from then on is noted.
+const BEGIN: &str = "<script>const wrong = [];
+addEventListener('error', (e) => wrong.push(`script: ${e.message}`));
+addEventListener('securitypolicyviolation', (e) => wrong.push(`loads ${e.blockedURI}`));
+</script>";
+
+/// Stands last: looks at every text, and leaves in the document what is wrong.
+const END: &str = include_str!("looked.js");
+
+/// Chromium opens no window that has fewer pixels: a narrower one is a frame in it.
+const LEAST: u32 = 500;
+
+/// What is wrong with a page in a window of this width, and whether it was dark.
+pub(crate) fn looked_at(browser: &str, page: &str, width: u32, dark: bool) -> (Vec<String>, bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("page.html");
+    let page = page.replace("<style>", &format!("{BEGIN}<style>"));
+    let page = page.replace("</body>", &format!("<script>{END}</script></body>"));
+    let page = if width < LEAST {
+        let inside = page.replace('&', "&amp;").replace('"', "&quot;");
+        format!(
+            "<!doctype html><iframe style=\"border:0\" width=\"{width}\" height=\"1800\" srcdoc=\"{inside}\"></iframe>"
+        )
+    } else {
+        page
+    };
+    std::fs::write(&file, page).unwrap();
+    let scheme = format!(
+        "--blink-settings=preferredColorScheme={}",
+        if dark { 0 } else { 1 }
+    );
+    let size = format!("--window-size={width},1800");
+    let dom = opened_with(browser, &file, &[&scheme, &size]);
+    let attribute = |name: &str| {
+        let rest = dom.split(&format!(" data-{name}=\"")).nth(1).unwrap();
+        rest.split('"').next().unwrap().replace("&quot;", "\"")
+    };
+    assert_eq!(
+        attribute("width"),
+        width.to_string(),
+        "the browser's window"
+    );
+    (
+        serde_json::from_str(&attribute("wrong")).unwrap(),
+        attribute("dark") == "true",
+    )
+}
