@@ -433,10 +433,10 @@ fn a_newer_version_that_is_not_rescued_is_named_though_an_older_one_is() {
     let site = Site::new(
         "name = \"w\"\nexternal = \"ext\"\n[data.x]\non_failure = \"drain\"\n[data.s]\n[data.y]\n[data.z]\ndest = \"out\"\n\
          [[step]]\nname = \"make\"\nout = [\"x\"]\nrun = \"echo 1 > $TARN_x/f\"\n\
-         [[step]]\nname = \"slow\"\nin = [\"x\"]\nout = [\"s\"]\nrun = \"until test -e $TARN_WORKFLOW_DIR/failed; do sleep 0.05; done; cp $TARN_x/f $TARN_s/f\"\n\
+         [[step]]\nname = \"slow\"\nin = [\"x\"]\nout = [\"s\"]\nrun = \"until grep -qs '\\\"how\\\":\\\"failed\\\"' $TARN_WORKFLOW_DIR/.tarn/runs/w-1/events.log; do sleep 0.05; done; cp $TARN_x/f $TARN_s/f\"\n\
          [[step]]\nname = \"change\"\ninout = [\"x\"]\nrun = \"echo 2 > $TARN_x/f\"\n\
          [[step]]\nname = \"use\"\nin = [\"x\"]\nout = [\"y\"]\nrun = \"cp $TARN_x/f $TARN_y/f\"\n\
-         [[step]]\nname = \"bad\"\nin = [\"y\"]\nout = [\"z\"]\nretries = 0\nrun = \"touch $TARN_WORKFLOW_DIR/failed; exit 1\"\n",
+         [[step]]\nname = \"bad\"\nin = [\"y\"]\nout = [\"z\"]\nretries = 0\nrun = \"exit 1\"\n",
     );
     fs::create_dir(site.path("ext")).expect("mkdir");
     let site = site.with(&["--cache", "0"]);
