@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Commands of `tarn exec` that run on one node at a time. A launcher needs one a node; scripts some more.
@@ -16,6 +16,8 @@ pub(crate) const MAX_GUESTS: usize = 256;
 pub(crate) struct Guests {
     listener: Option<ExecListener>,
     node: String,
+    /// The step's scratch folder here.
+    scratch: PathBuf,
     running: Vec<Guest>,
 }
 
@@ -37,6 +39,7 @@ impl Guests {
         Ok(Self {
             listener,
             node: spec.node.clone(),
+            scratch: spec.cwd.clone(),
             running: Vec::new(),
         })
     }
@@ -117,12 +120,18 @@ impl Guests {
             .chain(handed.iter().map(|(number, fd)| (*number, fd)))
             .try_for_each(|(number, fd)| keeps_to_the_view(number, fd))?;
         let handed = tarn_sys::handed::hand_over(&mut command, handed)?;
+        // Where nodes have tiers at other paths, the caller's scratch folder is none here.
+        let cwd = if request.cwd.is_dir() {
+            &request.cwd
+        } else {
+            &self.scratch
+        };
         let child = command
             .args(arguments)
             .env_clear()
             .envs(request.env.iter().map(|(k, v)| (k, v)))
             .env("TARN_NODE", &self.node)
-            .current_dir(&request.cwd)
+            .current_dir(cwd)
             .stdin(Stdio::from(input))
             .stdout(Stdio::from(output))
             .stderr(Stdio::from(error))

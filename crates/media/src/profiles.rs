@@ -87,7 +87,7 @@ mod tests {
             ("size=3", "\"size\""),
             ("device=3", "unit"),
             ("device", "no NVRAM profile"),
-            ("latency=-1s", "none"),
+            ("latency=-1s", "not valid"),
         ];
         for (text, says) in cases {
             let said = Profile::named(text).unwrap_err();

@@ -39,11 +39,11 @@ fn a_failure_says_what_to_do() {
         ),
         (
             "sh ./analyse.sh",
-            ["analyse.sh` lies beside", "$TARN_WORKFLOW_DIR/"],
+            ["analyse.sh` is beside", "$TARN_WORKFLOW_DIR/"],
         ),
         (
             "python3 analyse.sh",
-            ["analyse.sh` lies beside", "$TARN_WORKFLOW_DIR/analyse.sh"],
+            ["analyse.sh` is beside", "$TARN_WORKFLOW_DIR/analyse.sh"],
         ),
         (&reads, ["/parameters` is there", "tmp = \"shared\""]),
         (&starts, ["/parameters` is there", "tmp = \"shared\""]),
