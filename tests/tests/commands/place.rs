@@ -138,7 +138,7 @@ impl Place {
             )
             .expect("a link");
         }
-        for name in ["examples", "research", "scripts", "packaging"] {
+        for name in ["examples", "scripts", "packaging"] {
             let copied = Command::new("cp")
                 .arg("-r")
                 .arg(tree::root().join(name))
