@@ -53,7 +53,7 @@ impl Return {
             Answer::Failed(why) => Err(why),
             answer => Ok(answer),
         };
-        let senseless = || Err("it answered something that makes no sense".to_owned());
+        let senseless = || Err("it sent a message that does not fit".to_owned());
         match ask(Call::Open(Box::new(self.opening)), QUICK)? {
             Answer::Opened { .. } => {}
             _ => return senseless(),

@@ -217,7 +217,7 @@ fn ask_all<T>(
 }
 
 /// What is said of an answer to another question.
-pub(crate) const NO_SENSE: &str = "it answered something that makes no sense";
+pub(crate) const NO_SENSE: &str = "it sent a message that does not fit";
 
 /// Asks some nodes at once, and waits for all.
 pub(crate) fn answers(

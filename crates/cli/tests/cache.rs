@@ -202,7 +202,7 @@ fn nothing_is_cached_where_that_is_asked() {
     site.leaves_nothing_on_its_tier();
     ran(&site);
     change_last(&site);
-    let said = "nothing has changed for `first`, `second`";
+    let said = "`first`, `second` run again with the same command and inputs";
     plan(&site).exits(0).says(said).says("a larger `--cache`");
     run(&site).exits(0).says(said);
     assert_eq!(ran(&site), ["first", "second", "third"]);

@@ -39,12 +39,12 @@ fn a_plan_refuses_what_its_run_refuses() {
     refused(&site, site.run(), "no folder can be made beside it");
     // Files that are empty only as long as nobody reads them.
     let site = Site::new(&copies("/proc/meminfo", "out"));
-    refused(&site, site.run(), "is empty and is not");
+    refused(&site, site.run(), "has size 0 but is not empty");
     let site = Site::new(&copies("in", "out"));
     fs::create_dir(site.path("in")).expect("mkdir");
     symlink("/proc/meminfo", site.path("in/info")).expect("symlink");
     for ran in [site.plan(), site.run()] {
-        ran.exits(1).says("is empty and is not");
+        ran.exits(1).says("has size 0 but is not empty");
     }
     // What can be run is planned, and the plan leaves nothing behind.
     let site = Site::new(&copies("in", "out"));

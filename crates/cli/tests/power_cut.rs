@@ -25,7 +25,7 @@ again() { unshare -m --propagation private sh -c 'mount --bind "$WORK/boot" /pro
 # Of another disk than the machine's memory: what is kept there is lost with it.
 run() { (cd "$WORK/disk"; "$TARN" run --local --tier fast="$WORK/disk/tier:60MiB" workflow.toml); }
 # Whatever happens, nothing waits here for ever.
-trap 'touch "$WORK/go"; kill $(jobs -p) 2> /dev/null' EXIT
+trap 'touch "$WORK/go"; kill $(jobs -p) 2> /dev/null || true' EXIT
 run_again() { again "$TARN" run --local --tier fast="$WORK/disk/tier:60MiB" workflow.toml; }
 "#;
 

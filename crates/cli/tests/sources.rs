@@ -107,8 +107,8 @@ fn a_pattern_is_no_source_and_the_message_says_what_to_write() {
         .says("`source` takes no patterns")
         .says("`in = [\"i/FILE\"]`");
     site.tarn(&["plan", "workflow.toml"])
-        .exits(4)
-        .says("paths are not patterns");
+        .exits(3)
+        .says("`source` takes no patterns");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn misuse_of_objects_is_told_by_codes() {
 #[test]
 fn the_page_shows_a_program_that_works() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let program = of_page("objects.md", folder.path());
+    let program = of_page("guide/objects.md", folder.path());
     let store = folder.path().join("store");
     std::fs::create_dir(&store).unwrap();
     let run = || said(Command::new(&program).env("TARN_OBJECTS", &store));

@@ -163,7 +163,7 @@ fn status_why_and_report_tell_of_it() {
         "is lost\n",
         "because no heartbeat for 10 s",
         "is back\n",
-        "1 replica lie there whole",
+        "complete there: 1 replica",
     ] {
         assert!(told.contains(words), "{told}");
     }

@@ -53,7 +53,10 @@ pub(crate) fn pieces_move<T>(
     desk.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert!(!text.contains("is lost") && !text.contains("failed"), "{text}");
+    assert!(
+        !text.contains("is lost") && !text.contains("failed"),
+        "{text}"
+    );
     let made = std::fs::read(desk.path("out/text")).expect("the result");
     assert!(made == wanted, "{} bytes of {}", made.len(), wanted.len());
     let log = cluster.exec("bob", &["bash", "-c", "cat work/.tarn/runs/*/nodes.log"]);

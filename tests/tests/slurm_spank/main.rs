@@ -2,6 +2,7 @@
 //! that a node's tarnd writes are written here by hand (docs/internals/site.md, "What a job sees").
 
 mod attacks;
+mod ranks;
 mod site;
 
 use site::{ALICE, SOON, Site, alices, bobs, lines, text};

@@ -108,7 +108,7 @@ impl<'a> Teller<'a> {
                 touched.nodes.push(*node);
                 let what = format!("{} is back", self.names.node(*node));
                 back = format!(
-                    "it answers again; {} are complete there",
+                    "it answers again; complete there: {}",
                     counted(whole.len(), "replica")
                 );
                 (what, &back, None)
