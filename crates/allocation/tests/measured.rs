@@ -157,7 +157,7 @@ fn what_is_no_cluster_is_refused_with_names() {
     );
     let why = says(&[linked("n1", |_| Some(Answer::Done))]);
     assert!(why.contains("it sent a message that"), "{why}");
-    assert!(says(&[honest(0, "a"), honest(0, "b")]).contains("called node0"));
+    assert!(says(&[honest(0, "a"), honest(0, "b")]).contains("have the name node0"));
     assert!(matches!(measured(&[]), Err(MeasureError::None)));
 }
 

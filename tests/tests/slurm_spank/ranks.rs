@@ -13,7 +13,7 @@ const PARTS: &str = "set -e
 /// The launchers of an MPI that are here, with the program that they start.
 fn launchers(site: &Site, mpi: &str) -> Vec<String> {
     let mut compiler = Command::new(format!("mpicc.{mpi}"));
-    let program = site.shared(&format!("bin/ranks.{mpi}"));
+    let program = site.shared(&format!("ranks.{mpi}"));
     compiler.arg("-o").arg(&program);
     compiler.arg(tree::root().join("tests/tests/mpi/ranks.c"));
     let Ok(status) = compiler.status() else {
@@ -21,7 +21,7 @@ fn launchers(site: &Site, mpi: &str) -> Vec<String> {
         return Vec::new();
     };
     assert!(status.success(), "mpicc.{mpi}: {status}");
-    let program = format!("/shared/bin/ranks.{mpi}");
+    let program = format!("/shared/ranks.{mpi}");
     let (own, how) = match mpi {
         "openmpi" => ("mpirun.openmpi --map-by ppr:2:node", "pmix"),
         _ => ("mpiexec.mpich -n 4 -ppn 2", "pmi2"),
