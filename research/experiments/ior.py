@@ -6,7 +6,7 @@ import shutil
 
 from experiment import TOP, need, run
 
-STAND_IN = os.path.join(TOP, "bench", "experiments", "ior.c")
+STAND_IN = os.path.join(TOP, "research", "experiments", "ior.c")
 APIS = {"posix": "POSIX", "mpiio": "MPIIO"}
 VERSION = re.compile(r"^IOR-(\S+): MPI Coordinated Test", re.MULTILINE)
 PHASE = re.compile(r"^(write|read) +([\d.]+)$", re.MULTILINE)

@@ -15,8 +15,8 @@ import experiment
 import ior
 from experiment import FAILS, HOLDS, MIB, TOP, UNCLEAR, asked, claim, every, exact, factors, point, some, spread, times
 
-FOLDER = os.path.join(TOP, "bench", "experiments")
-PAGES = os.path.join(TOP, "docs", "evidence")
+FOLDER = os.path.join(TOP, "research", "experiments")
+PAGES = os.path.join(TOP, "research", "evidence")
 NAMES = sorted(name.removesuffix(".py") for name in os.listdir(FOLDER) if name.endswith(".py") and os.access(os.path.join(FOLDER, name), os.X_OK))
 # What a page says, each at the beginning of a paragraph.
 SECTIONS = (r"\*\*The papers?\*\*", r"\*\*Here\*\*", r"\*\*Emulated\*\*", r"\*\*Repeated\*\*", r"\*\*What may be concluded\*\*")

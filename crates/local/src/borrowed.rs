@@ -181,6 +181,12 @@ impl Borrowed {
         state: &StateDir,
     ) -> Result<(u64, u64), MachineError> {
         let root = self.root();
+        // GlusterFS refuses who makes a file there before it was asked whose its root is.
+        let asked = root.metadata();
+        asked.map_err(|source| MachineError::Io {
+            what: format!("the borrowed tier {} cannot be looked at", root.display()),
+            source,
+        })?;
         let name = format!("{} of {lender}", root.display());
         let rates = machine::bandwidth_of(name, root, state, bytes / PROBE_SHARE)?;
         Ok((rates.read, rates.write))
@@ -213,8 +219,7 @@ impl Drop for Borrowed {
 
 fn look(root: &Path) -> io::Result<()> {
     rustix::fs::statvfs(root)?;
-    // A client that was just mounted knows only then whose its root is.
-    root.metadata().map(drop)
+    Ok(())
 }
 
 /// Until it is given back, or its client has ended.
