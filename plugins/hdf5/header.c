@@ -14,7 +14,8 @@ struct copy {
     struct header header;
 };
 
-_Static_assert(sizeof(struct copy) == 64 && sizeof(struct copy) <= SUM, "it is as in docs/reference/formats.md");
+_Static_assert(sizeof(struct copy) == 64 && sizeof(struct copy) <= SUM,
+               "it is as in docs/reference/formats.md");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are little-endian");
 
 /* CRC-64/NVME, reflected. */

@@ -1,7 +1,7 @@
 /*
  * tarn.c: a virtual file driver of HDF5 whose files are partitions of storage memory. HDF5 loads it where
- * HDF5_DRIVER=tarn and finds it by HDF5_PLUGIN_PATH; docs/guide/hdf5.md. It needs no symbol of HDF5, and of tarn
- * only libtarn.
+ * HDF5_DRIVER=tarn and finds it by HDF5_PLUGIN_PATH; docs/guide/hdf5.md. It needs no symbol of HDF5, and of
+ * tarn only libtarn.
  */
 #include "hdf5.h"
 #include "order.h"

@@ -2,8 +2,8 @@
  * vfd.h: what HDF5 1.14 to 2.x and a virtual file driver that it loads know of each other: version 1 of its
  * class, which HDF5 keeps as it is (H5FDdevelop.h, H5FDpublic.h, H5Fpublic.h). Declared here once more,
  * because HDF5's own headers of such versions are in no package of Debian 12, and those of 1.14 make a
- * plug-in need a symbol that h5py's library hides. docs/internals/hdf5.md says more; tests/headers.c holds this against
- * the real ones.
+ * plug-in need a symbol that h5py's library hides. docs/internals/hdf5.md says more; tests/headers.c holds
+ * this against the real ones.
  */
 #ifndef TARN_VFD_H
 #define TARN_VFD_H

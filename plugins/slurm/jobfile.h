@@ -1,4 +1,5 @@
-/* jobfile.h: what tarnd says of a job on this node, in /run/tarn/jobs/<job>. docs/internals/site.md has the format. */
+/* jobfile.h: what tarnd says of a job on this node, in /run/tarn/jobs/<job>. docs/internals/site.md has the
+ * format. */
 #ifndef TARN_JOBFILE_H
 #define TARN_JOBFILE_H
 

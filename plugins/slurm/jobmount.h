@@ -1,5 +1,5 @@
-/* jobmount.h: a job's file as it lies on the node, and its data in a mount namespace. docs/internals/site.md, "What a
- * job sees". */
+/* jobmount.h: a job's file as it lies on the node, and its data in a mount namespace. docs/internals/site.md,
+ * "What a job sees". */
 #ifndef TARN_JOBMOUNT_H
 #define TARN_JOBMOUNT_H
 

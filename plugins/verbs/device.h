@@ -1,6 +1,6 @@
 /*
- * The objects of tarn's RDMA device: what verbs.h shows of each, and what is behind it. docs/internals/verbs.md has the
- * whole.
+ * The objects of tarn's RDMA device: what verbs.h shows of each, and what is behind it.
+ * docs/internals/verbs.md has the whole.
  *
  * Locks, in this order: cq->lock, or the list of queue pairs of the progress thread (progress.c);
  * qp->send_lock; qp->recv_lock, or srq->lock.

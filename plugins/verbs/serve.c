@@ -1,7 +1,8 @@
 /*
  * verbs-serve SOCKET LEVEL VOLATILE READ-ONLY COUNT PARTITION... [PROGRAM...]: the storage peer of `tarn
- * verbs` (docs/guide/verbs.md). It registers partitions with tarn's RDMA device, and tells programs that connect to
- * SOCKET what they need to reach them. It ends by SIGTERM or SIGINT; or with PROGRAM, if there is one.
+ * verbs` (docs/guide/verbs.md). It registers partitions with tarn's RDMA device, and tells programs that
+ * connect to SOCKET what they need to reach them. It ends by SIGTERM or SIGINT; or with PROGRAM, if there is
+ * one.
  */
 #include <arpa/inet.h>
 #include <errno.h>

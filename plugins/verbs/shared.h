@@ -1,7 +1,7 @@
 /*
  * What processes with tarn's RDMA device show each other, in files of a folder of their user
- * (docs/reference/formats.md#rdma-devices). Whoever reads it copies a value once and checks the copy: any byte may be
- * wrong.
+ * (docs/reference/formats.md#rdma-devices). Whoever reads it copies a value once and checks the copy: any
+ * byte may be wrong.
  */
 #ifndef TARN_VERBS_SHARED_H
 #define TARN_VERBS_SHARED_H
