@@ -73,7 +73,7 @@ fn transfers_stay_apart_and_steps_are_no_transfers() {
             *colours(&page, name)
                 .iter()
                 .take(night + 1)
-                .last()
+                .next_back()
                 .expect("a colour")
         };
         for without in [None, Some('r'), Some('g')] {
