@@ -16,7 +16,7 @@ TARN_SEALS="${SEALS:-500000}" cargo test --release --locked -p tarn-seal --test 
 cargo build --release --locked -p tarn-cli -p tarn-daemon -p tarn-libtarn
 TARN_KILLS="${RANK_KILLS:-1000}" cargo test --release --locked -p tarn-libtarn --test phx killed
 TARN_KILLS="${HDF5_KILLS:-1000}" cargo test --release --locked -p tarn-cli --test hdf5 outlives -- --nocapture
-TARN_INJECT="${INJECT:-all}" cargo test --release --locked -p tarn-cli --test inject -- --nocapture
+TARN_INJECT="${INJECT:-all}" cargo test --release --locked -p tarn-cli --test inject --test inject_libtarn -- --nocapture
 TARN_MANY="${OBJECTS:-2500}" cargo test --release --locked -p tarn-s3 --test store pages
 TARN_MANY=10000 cargo test --release --locked -p tarn-tests --test tasks_far thousands
 TARN_MANY=1000 cargo test --release --locked -p tarn-tests --test site array

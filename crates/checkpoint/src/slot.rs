@@ -1,17 +1,26 @@
 //! One session for many threads, one at a time.
 
 use crate::Session;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use tarn_phx::{Code, Fault};
 
 /// Where a session is, if there is one. Whoever comes while another thread is in a call is refused: calls are not queued.
 #[derive(Debug)]
-pub struct Slot(Mutex<Option<Session>>);
+pub struct Slot {
+    session: Mutex<Option<Session>>,
+    /// Whose threads are, or were, in a call; 0 before the first. A child that was forked in the middle of one has the lock as it was then,
+    /// and nobody who gives it back.
+    process: AtomicU32,
+}
 
 impl Slot {
     /// With a session, or none yet.
     pub const fn new(session: Option<Session>) -> Self {
-        Self(Mutex::new(session))
+        Self {
+            session: Mutex::new(session),
+            process: AtomicU32::new(0),
+        }
     }
 
     /// The session, for one call.
@@ -20,21 +29,24 @@ impl Slot {
     /// When another thread is in a call, or the session is another process's: a child that was forked has no helper thread, and would
     /// write what its parent writes.
     pub fn take(&self) -> Result<MutexGuard<'_, Option<Session>>, Fault> {
-        match self.0.try_lock() {
-            Ok(session)
-                if session
-                    .as_ref()
-                    .is_some_and(|s| s.process != std::process::id()) =>
-            {
-                let text = "these are the checkpoints of the process that this one was forked from: only that one can use them";
-                Err(Fault::new(Code::Unsupported, text))
+        let own = std::process::id();
+        // Before the lock, so that none is held without its process being known.
+        let whose = match self.process.compare_exchange(0, own, Relaxed, Relaxed) {
+            Ok(_) => own,
+            Err(whose) => whose,
+        };
+        match self.session.try_lock() {
+            Ok(session) if session.as_ref().is_some_and(|s| s.process != own) => Err(forked()),
+            Ok(session) => {
+                self.process.store(own, Relaxed);
+                Ok(session)
             }
-            Ok(session) => Ok(session),
+            Err(_) if whose != own => Err(forked()),
             // What a call that panicked has left is not used.
             Err(TryLockError::Poisoned(broken)) => {
                 let mut session = broken.into_inner();
                 *session = None;
-                self.0.clear_poison();
+                self.session.clear_poison();
                 Ok(session)
             }
             Err(TryLockError::WouldBlock) => {
@@ -43,4 +55,9 @@ impl Slot {
             }
         }
     }
+}
+
+fn forked() -> Fault {
+    let text = "these are the checkpoints of the process that this one was forked from: only that one can use them";
+    Fault::new(Code::Unsupported, text)
 }

@@ -1,4 +1,4 @@
-//! Each call by which tarn or a program of libtarn changes files is failed, or the process killed in it, one at a time: what a command says of
+//! Each call by which tarn changes files is failed, or the process killed in it, one at a time: what a command says of
 //! itself is true then, nothing that was there is lost, and the next command goes on.
 
 #[path = "inject/calls.rs"]
@@ -7,7 +7,5 @@ mod common;
 #[path = "../../libtarn/tests/common/mod.rs"]
 #[allow(dead_code)]
 mod linked;
-#[path = "inject/programs.rs"]
-mod programs;
 #[path = "inject/verbs.rs"]
 mod verbs;

@@ -148,7 +148,7 @@ int dsa_create(const char *partition, uint64_t bytes, const struct dsa_grant *gr
 /* The same, written by units of at least so many bytes, 512 to 16384, whatever the medium is; mapped if unit is 0. */
 int dsa_create_units(const char *partition, uint64_t bytes, uint32_t unit, const struct dsa_grant *grants,
                      size_t grant_count);
-/* Takes one away that nobody has open. */
+/* Takes one away that nobody has open. When only the last sync has failed, it is gone, but may be there again after a loss of power. */
 int dsa_delete(const char *partition);
 /* Makes one that nobody has open larger or smaller. */
 int dsa_resize(const char *partition, uint64_t bytes);

@@ -8,7 +8,8 @@
  * Link with -ltarn. Every function that returns int gives PHX_OK, PHX_DEGRADED (it was done, with a warning) or an error
  * of enum phx_code; phx_last_error() then says why and what to do, in words. Nothing here ends the program, touches a
  * signal (but PHX_MPROTECT does), or waits for ever. Calls may come from any thread, one at a time: a second one gets PHX_EBUSY (but those of readers,
- * at the end). After fork() only the parent may go on using it.
+ * at the end). In a child of fork() these calls give PHX_EUNSUPPORTED and do nothing: the checkpoints are the parent's. The child has its own
+ * copies of what objects hold, and begins its own checkpoints where the parent had none.
  */
 #ifndef PHX_H
 #define PHX_H
@@ -230,7 +231,7 @@ int phx_finalize(void);
 
 /*
  * For other programs of the node: versions of a run, mapped where they lie, while it goes on or after it has ended. No phx_init is
- * needed, and these calls may come from any threads at once.
+ * needed, and these calls may come from any threads at once, and from forked children: each closes for itself what was open.
  */
 
 /* A version that is pinned: it stays as it is until phx_close_version, or the end of the process. */

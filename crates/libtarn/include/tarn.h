@@ -4,7 +4,8 @@
  *
  * Link with -ltarn. No threads, no signal handlers, no exit: every call does its work in the caller's thread. One
  * connection may be used by many threads at once. It belongs to the process that made it: in a child of fork() its calls
- * give TARN_EUNSUPPORTED, and tarn_close() leaves the parent's as it is. The child connects for itself.
+ * give TARN_EUNSUPPORTED, and tarn_close() leaves the parent's as it is. The child connects for itself. To tarnd a connection has ended when
+ * all processes that have it have closed it, ended, or started another program.
  *
  * Every function that returns int gives 0 or one of the codes below; tarn_last_error() then says why, in words. Texts
  * are UTF-8. A structure whose `size` is larger than this library knows is refused, so that nothing new is silently

@@ -3,7 +3,8 @@
  * and which all programs of the node that may read it map where it lies. docs/guide/objects.md explains it; each call has a man page.
  *
  * Link with -ltarn. Every call gives PHX_OK or an error of enum phx_code (phx.h); phx_last_error() then says why and what to do, in
- * words. Calls may come from any number of threads at once, and from forked children.
+ * words. Calls may come from any number of threads at once, and from forked children: what was mapped or created before is given up by each
+ * for itself.
  *
  * `store` is the store's folder; NULL is the one that $TARN_OBJECTS names. `key` is the object's name: 1 to 255 bytes of UTF-8, parts
  * between slashes, of which none begins with '.' or ends with ".obj". `number` is which version: 1 is the first, 0 means the newest.
@@ -45,7 +46,7 @@ int tarn_object_map(const char *store, const char *key, uint64_t number, int ver
 int tarn_object_unmap(const void *data);
 
 /* Memory of the store for a new version of so many bytes, all zero, to be filled in place. A child that is forked between this and
- * tarn_object_publish shares it, and could still write to the published object: it must not. */
+ * tarn_object_publish shares it, and could still write to the published object: it must not. It cannot publish it (PHX_EUNSUPPORTED). */
 int tarn_object_create(const char *store, const char *key, size_t bytes, void **memory);
 
 /* Makes what tarn_object_create gave a version, durably and without a copy. The memory is gone, unless this fails with PHX_EINVALID
@@ -62,7 +63,8 @@ int tarn_object_list(const char *store, struct tarn_object_info *objects, size_t
 /* All versions of an object, newest last; the rest as for tarn_object_list. */
 int tarn_object_versions(const char *store, const char *key, struct tarn_object_info *versions, size_t *count);
 
-/* Deletes a version; number 0: all of them. Who has it mapped keeps it, and its number is not used again. */
+/* Deletes a version; number 0: all of them. Who has it mapped keeps it, and its number is not used again. When only the last sync has
+ * failed, all see it gone, but it may be there again after a loss of power. */
 int tarn_object_delete(const char *store, const char *key, uint64_t number);
 
 /* Has the node's tarnd ($TARN_SOCKET) bring a version from the same store of another node: the same path in the dataspace of the same

@@ -383,6 +383,65 @@ fn every_function_has_a_man_page_with_its_prototype() {
     }
 }
 
+/// Calls in which a forked child has nothing of its parent's: they begin something, or have neither a session nor a connection.
+const NOT_INHERITED: [&str; 25] = [
+    "dsa_create",
+    "dsa_create_units",
+    "dsa_delete",
+    "dsa_list",
+    "dsa_open",
+    "dsa_open_cyclic",
+    "dsa_partition_info",
+    "dsa_queue_create",
+    "dsa_resize",
+    "dsa_size",
+    "phx_code_text",
+    "phx_fail",
+    "phx_last_error",
+    "tarn_code_text",
+    "tarn_connect",
+    "tarn_connect_job",
+    "tarn_last_error",
+    "tarn_object_fetch",
+    "tarn_object_get",
+    "tarn_object_list",
+    "tarn_object_map",
+    "tarn_object_put",
+    "tarn_object_versions",
+    "tarn_task_init",
+    "tarn_version",
+];
+
+/// All other calls are made in a forked child by the programs that try that; where they are refused, their man pages say so.
+#[test]
+fn every_call_is_made_in_a_forked_child_and_its_page_says_what_it_gives() {
+    let files = ["forks.c", "forks_phx.c", "forks_tasks.c"];
+    let text = files.map(|file| std::fs::read_to_string(source("tests").join(file)).unwrap());
+    let text = text.concat();
+    let dsa = std::fs::read_to_string(source("include/dsa.h")).unwrap();
+    let inline = dsa.split("static inline ").skip(1);
+    let inline = inline.filter_map(|of| of.split('(').next()?.rsplit([' ', '*']).next());
+    let inline: Vec<String> = inline.map(str::to_owned).collect();
+    let headers = ["dsa.h", "phx.h", "tarn.h", "tarn_objects.h"];
+    for (name, _) in headers.into_iter().flat_map(prototypes) {
+        // Those that are compiled into the program touch its rings only.
+        if NOT_INHERITED.contains(&&*name) || inline.contains(&name) {
+            continue;
+        }
+        let call = format!("{name}(");
+        assert!(text.contains(&call), "{name} is not made in a child");
+        let refused = text
+            .lines()
+            .any(|line| line.contains(&call) && line.contains("EUNSUPPORTED)"));
+        let page = source("../../docs/man").join(format!("{name}.3"));
+        let says = plain(&std::fs::read_to_string(page).unwrap());
+        assert!(
+            !refused || says.contains("forked from the one"),
+            "the page of {name} does not say so"
+        );
+    }
+}
+
 /// The proxies, made as their users make them.
 struct Proxies(TempDir);
 

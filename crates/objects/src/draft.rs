@@ -73,10 +73,15 @@ impl Draft {
     /// of it. A draft is published once.
     ///
     /// # Errors
-    /// [`Code::Invalid`] when `about` is too long, and [`Code::Busy`] when another has the key's lock: it can be tried again. When it was
+    /// [`Code::Invalid`] when `about` is too long, and [`Code::Busy`] when another has the key's lock: it can be tried again.
+    /// [`Code::Unsupported`] in a child that was forked from the process that made it, which may still be filling it. When it was
     /// published or abandoned before; and when the store cannot be written: then it is abandoned, and has left nothing, unless only the last
     /// sync has failed: then it is a version that all see, and may not survive a loss of power.
     pub fn publish(&mut self, about: &str) -> Result<Info, Fault> {
+        if !self.part.is_own() {
+            let text = "this object is of the process that this one was forked from, which alone can publish it";
+            return Err(Fault::new(Code::Unsupported, text));
+        }
         let length = self.length;
         if let Some(mut clear) = self.clear.take() {
             let sealed = self.copied(about, &clear.bytes()[..length as usize]);

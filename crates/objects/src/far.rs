@@ -75,6 +75,8 @@ impl Store {
         if numbers.get(&info.number).is_some_and(|size| *size > 0) {
             let here = self.find(key, Some(info.number))?;
             if here.identity() == object.identity() {
+                // Whoever brought it may have been ended before this.
+                fsync(&keep.fd).map_err(error("sync", &keep.path))?;
                 return Ok(info);
             }
             let text = format!(

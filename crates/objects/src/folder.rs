@@ -49,16 +49,20 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    pub(crate) fn is_own(&self) -> bool {
+        std::process::id() == self.process
+    }
+
     pub(crate) fn remove(&self) {
-        remove(&self.folder.fd, self.name.as_bytes());
+        if self.is_own() {
+            remove(&self.folder.fd, self.name.as_bytes());
+        }
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        if std::process::id() == self.process {
-            self.remove();
-        }
+        self.remove();
     }
 }
 

@@ -113,7 +113,11 @@ pub(crate) fn make(
         Errno::EXIST => taken(),
         e => refused("name", &path)(e),
     })?;
-    fsync(&folder.fd).map_err(refused("sync", folder.path()))
+    fsync(&folder.fd).map_err(|e| {
+        // It was not made, so that it can be made again.
+        let _ = unlinkat(&folder.fd, file_of(name), AtFlags::empty());
+        refused("sync", folder.path())(e)
+    })
 }
 
 /// Bytes of a partition, up to whole pages and units.

@@ -1,29 +1,14 @@
-//! Programs of libtarn.
+//! Programs that call one thing after the other, and that a failed call ends.
 
 use crate::calls::{Hit, How, sweep};
-use crate::linked::{compiler, said};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use crate::{compiled, ran};
+use std::process::Command;
 use tempfile::TempDir;
-
-fn compiled(source: &str, name: &str) -> PathBuf {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let part = program.with_extension(std::process::id().to_string());
-    let flags = ["-std=c11", "-D_GNU_SOURCE"];
-    said(&mut compiler("cc", &flags, &[source], &part));
-    std::fs::rename(part, &program).unwrap();
-    program
-}
-
-fn ran(command: &mut Command) -> String {
-    let Output { stdout, stderr, .. } = command.output().unwrap();
-    String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned()
-}
 
 /// Commits and a restart, in memory and on a disk: a version that was told to be there is there, whole, whatever was hit after that.
 #[test]
 fn checkpoints() {
-    let program = compiled("tests/inject_phx.c", "inject_phx");
+    let program = compiled("inject_phx");
     for disk in [false, true] {
         let prepare = || -> TempDir {
             let dir = match disk {
@@ -76,7 +61,7 @@ fn checkpoints() {
 /// A partition is made, written, flushed, made larger and read again; another is taken away.
 #[test]
 fn partitions() {
-    let program = compiled("tests/inject_dsa.c", "inject_dsa");
+    let program = compiled("inject_dsa");
     for (disk, folder) in [(false, "/dev/shm"), (true, env!("CARGO_TARGET_TMPDIR"))] {
         let prepare = || {
             let dir = tempfile::tempdir_in(folder).unwrap();
