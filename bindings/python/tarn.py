@@ -420,5 +420,5 @@ class Connection:
 
 
 def connect(socket=None, job=None):
-    """Connects to the tarnd at `socket`, or to that of $TARN_SOCKET."""
+    """Connects to the tarnd at `socket`, or to that of $TARN_SOCKET; waits up to 5 s for one that is starting."""
     return Connection(socket, job)

@@ -149,6 +149,17 @@ fn a_node_without_the_tier_works() {
         .exec("root", &["umount", "/scm"])
         .unwrap_or_else(|e| panic!("{e:#}"));
     let tier = "--tier scm=/scm/$USER:64MiB";
+    // A look makes nothing: neither where the tier should be, nor what will stand in for it, nor a state folder.
+    for verb in [format!("plan {tier} wf.toml"), format!("nodes {tier}")] {
+        let (status, text) = allocated(&desk, "-N3 -n24 --mem=600", &format!("tarn {verb}"));
+        assert_eq!(status, Some(0), "{text}");
+        let made = "ls -A /scm; ls /dev/shm | grep -e stand-in -e borrowed; true";
+        let made = without.exec("root", &["sh", "-c", made]);
+        assert_eq!(made.unwrap_or_else(|e| panic!("{e:#}")), "", "{verb}");
+        if verb.starts_with("plan") {
+            assert!(!desk.path(".tarn").exists());
+        }
+    }
     let (status, text) = allocated(
         &desk,
         "-N3 -n24 --mem=600",

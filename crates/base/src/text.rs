@@ -12,6 +12,14 @@ pub const FATE_AND_LOG: &str =
 
 const DAY: u64 = 24 * 3600;
 
+/// Why a file that says it is empty is not copied, though it holds something.
+pub fn not_empty(path: impl Display) -> String {
+    format!(
+        "`{path}` has size 0 but is not empty: its content is made whenever it is read, as that of files in /proc is; \
+         write it to a file first (`cat {path} > FILE`) and name that one"
+    )
+}
+
 /// The first `shown` names; how many more there are, if any: `a, b and 3 more`.
 pub fn first_of<T: Display>(names: &[T], shown: usize) -> String {
     let first = names.iter().take(shown).map(T::to_string);

@@ -13,6 +13,7 @@ use crate::{cluster, state, workflow};
 use entries::Supposed;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tarn_base::action::{Do, Outcome};
 use tarn_base::codes::Exit;
@@ -42,6 +43,9 @@ const ASSUMED_BYTES: u64 = 1 << 20;
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Allocation unit of a tier.
 const BLOCK: u64 = 4096;
+
+/// What the nodes of an allocation make in the state folder.
+const HOSTS: &str = "hosts";
 
 struct Memory(Vec<Record>);
 
@@ -89,10 +93,34 @@ struct Seen {
     outputs: BTreeMap<String, (u64, u64, u64)>,
 }
 
+/// A state folder that is not there before a plan is not there after it: the nodes of an allocation need one while they are looked at.
+struct Unmade(Option<PathBuf>);
+
+impl Unmade {
+    fn of(state: &StateDir) -> Self {
+        Self((!state.0.exists()).then(|| state.0.clone()))
+    }
+}
+
+impl Drop for Unmade {
+    fn drop(&mut self) {
+        let Some(state) = self.0.take() else { return };
+        // What is remembered of the nodes. Whoever has begun a run meanwhile has more there.
+        let entries = std::fs::read_dir(&state).into_iter().flatten().flatten();
+        let names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        if names.iter().all(|name| name == HOSTS) {
+            let _ = std::fs::remove_dir_all(state.join(HOSTS));
+            let _ = std::fs::remove_dir(&state);
+        }
+    }
+}
+
 pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
     let dir = state::beside(cli, &parsed.workflow.folder)?;
     let workspace = state::workspace(&parsed.workflow.name, &dir);
+    crate::run::lock::could_lock(&dir, &parsed.workflow.name)?;
+    let unmade = Unmade::of(&dir);
     let purpose = Purpose {
         state: &dir,
         workflow: Some(&parsed.workflow),
@@ -101,6 +129,7 @@ pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
     };
     // Their tarnds end here: a plan starts nothing.
     let reached = Reached::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());
+    drop(unmade);
     let elsewhere = reached.is_some();
     let found = match reached {
         Some(nodes) => nodes,

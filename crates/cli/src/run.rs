@@ -13,6 +13,7 @@ use changes::Changes;
 use check::Check;
 use energy::Metered;
 use files::Files;
+use lock::lock;
 use margin::Margin;
 use opened::Watched;
 use others::Others;
@@ -49,6 +50,7 @@ pub(crate) mod dropped;
 mod energy;
 pub(crate) mod files;
 mod kept;
+pub(crate) mod lock;
 pub(crate) mod margin;
 mod opened;
 pub(crate) mod orphans;
@@ -588,26 +590,6 @@ fn write_page(path: &Path, page: &str) -> CliResult<()> {
     std::fs::write(path, page)
         .with_context(|| format!("cannot write the report {}", path.display()))
         .exit(Exit::State)
-}
-
-fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
-    std::fs::create_dir_all(&state.0)
-        .with_context(|| format!("cannot create the state folder {}", state.0.display()))
-        .exit(Exit::State)?;
-    let lock = RunLock::take(&state.lock(workflow)).map_err(|e| {
-        let exit = match e {
-            tarn_journal::LockError::Busy { .. } | tarn_journal::LockError::Read { .. } => {
-                Exit::Busy
-            }
-            _ => Exit::State,
-        };
-        CliError::new(exit, e)
-    })?;
-    // The end of a run writes into the catalogue what this says: better known before the first step.
-    tarn_journal::changes::read(state)
-        .context("nothing was started")
-        .exit(Exit::State)?;
-    Ok(lock)
 }
 
 pub(crate) fn open_catalogue(state: &StateDir) -> CliResult<Catalogue> {

@@ -38,6 +38,9 @@ pub(crate) fn load_with_files(
         let text = read_bounded(&absolute)?;
         texts.push((absolute, text));
     }
+    for (path, _) in &texts {
+        is_text(path)?;
+    }
     let (mut parsed, files) = match texts.as_slice() {
         [(path, text)] if !text.starts_with("#!") => {
             let folder = path.parent().unwrap_or(Path::new(""));
@@ -78,6 +81,22 @@ pub(crate) fn load_with_files(
     Ok((parsed, files.into_inner()))
 }
 
+/// Paths of a workflow are kept in files of text.
+fn is_text(path: &Path) -> CliResult<()> {
+    let Some(named) = path.ancestors().filter(|p| p.to_str().is_none()).last() else {
+        return Ok(());
+    };
+    Err(CliError::new(
+        Exit::InvalidWorkflow,
+        format!(
+            "the path of the workflow, `{}`, cannot be used: the name of `{}` is not UTF-8, and tarn records paths as UTF-8 text; \
+             rename that file or folder (`mv`, or `convmv -f latin1 -t utf8`), or copy the workflow to another folder",
+            path.as_os_str().as_encoded_bytes().escape_ascii(),
+            named.as_os_str().as_encoded_bytes().escape_ascii()
+        ),
+    ))
+}
+
 /// Whether the variable that a note names is set here.
 fn is_set_around(note: &Note) -> bool {
     let named = note.message().split('`').nth(1);
@@ -95,6 +114,7 @@ fn of_scripts(texts: &[(PathBuf, String)], folder: Option<&Path>) -> CliResult<(
         Some(folder) => folder.to_path_buf(),
         None => std::env::current_dir().exit(Exit::State)?,
     };
+    is_text(&folder)?;
     let names = texts.iter().map(|(path, _)| from_there(&folder, path));
     let names: Vec<String> = names.collect();
     let scripts = texts.iter().zip(&names);

@@ -312,3 +312,55 @@ out = ["r"]
         site.tarn(&["why", step]).exits(0).says(said);
     }
 }
+
+/// `caf\xe9.txt`, as in Latin-1.
+fn latin(folder: &std::path::Path) -> std::path::PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    folder.join(std::ffi::OsStr::from_bytes(b"caf\xe9.txt"))
+}
+
+#[test]
+fn a_step_that_stumbles_over_a_name_that_is_not_utf8_is_told_which() {
+    let list = "import os\nfor n in os.listdir(os.environ['TARN_i']): print(n)\n";
+    let run = "PYTHONIOENCODING=utf-8:strict python3 $TARN_WORKFLOW_DIR/list.py > $TARN_o/list";
+    let site = one(run, "");
+    site.write("list.py", list);
+    std::fs::write(latin(&site.path("in")), "").expect("a file");
+    for word in [
+        "`caf\\xe9.txt` in its input `i`",
+        "not UTF-8",
+        "rename the file in the source",
+    ] {
+        site.run().exits(1).says(word);
+    }
+    site.tarn(&["why", "only"]).exits(0).says("caf\\xe9.txt");
+    // Another failure is not put down to it.
+    let other = one("echo no luck; exit 1", "");
+    std::fs::write(latin(&other.path("in")), "").expect("a file");
+    let ran = other.run().exits(1);
+    assert!(!ran.err.contains("UTF-8"), "{}", ran.err);
+}
+
+#[test]
+fn a_workflow_in_a_folder_whose_name_is_not_utf8_is_refused_with_the_remedy() {
+    let site = one("cp $TARN_i/x $TARN_o/", "");
+    let folder = latin(&site.path("sub"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let text = site.read("workflow.toml");
+    std::fs::write(folder.join("workflow.toml"), text).expect("a workflow");
+    std::fs::write(folder.join("job.sh"), "#!/bin/bash\n#TARN [[step]]\ntrue\n").expect("a script");
+    for (verb, file) in [
+        ("plan", "workflow.toml"),
+        ("run", "workflow.toml"),
+        ("run", "job.sh"),
+    ] {
+        let mut arguments = site.run_arguments();
+        (arguments[0], arguments[1]) = (verb, file);
+        let ran = site.command(&arguments).current_dir(&folder).output();
+        Ran::of(ran.expect("tarn"))
+            .exits(3)
+            .says("caf\\xe9.txt` is not UTF-8")
+            .says("rename that file or folder");
+        assert!(!folder.join(".tarn").exists());
+    }
+}

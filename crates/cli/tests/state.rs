@@ -458,3 +458,46 @@ fn who_looks_into_anothers_state_folder_opens_nothing_outside_it_through_links()
         }
     }
 }
+
+#[test]
+fn a_plan_refuses_a_state_folder_that_a_run_refuses_and_makes_none() {
+    let site = Site::new(&makes("w", "dest = \"out\"", "echo 1 > $TARN_r/a"));
+    site.plan().exits(0);
+    assert!(!site.path(".tarn").exists(), "a plan makes nothing");
+    site.write("file", "");
+    std::os::unix::fs::symlink("nowhere", site.path("link")).expect("a link");
+    for state in ["file", "file/state", "link"] {
+        let site = Site::new(&site.read("workflow.toml")).with(&[]);
+        site.write("file", "");
+        std::os::unix::fs::symlink("nowhere", site.path("link")).expect("a link");
+        for verb in ["plan", "run"] {
+            let mut arguments = site.run_arguments();
+            arguments[0] = verb;
+            let ran = site.tarn(&[&["--state", state], &arguments[..]].concat());
+            let said = format!(
+                "cannot create the state folder {}",
+                site.path(state).display()
+            );
+            ran.exits(5).says(&said);
+        }
+    }
+}
+
+#[test]
+fn a_plan_is_refused_while_its_workflow_runs() {
+    let site = Site::new(&makes(
+        "w",
+        "dest = \"out\"",
+        "touch $TARN_WORKFLOW_DIR/begun; until test -e $TARN_WORKFLOW_DIR/go; do sleep 0.05; done; echo 1 > $TARN_r/a",
+    ));
+    let mut run = site.begin(&[]);
+    until("it runs", || site.path("begun").exists());
+    for ran in [site.plan(), site.run()] {
+        ran.exits(6)
+            .says("a run of workflow w is active")
+            .says("tarn cancel");
+    }
+    site.write("go", "");
+    assert!(run.wait().expect("an end").success());
+    site.plan().exits(0);
+}

@@ -113,3 +113,70 @@ fn variables_that_nobody_sets_are_named_before_anything_runs() {
     let planned = common::Ran::of(command.output().expect("tarn")).exits(0);
     assert!(!planned.err.contains("no PBS") && !planned.err.contains("no LSF"));
 }
+
+#[test]
+fn programs_in_python_and_r_and_what_only_a_watched_file_names_are_looked_into() {
+    let run = "bash $TARN_WORKFLOW_DIR/bin/job.sh; echo 1 > $TARN_r/x";
+    let extra = "files = [\"bin\", \"more\"]\n";
+    let text =
+        makes("make", "dest = \"out\"", run).replace("[[step]]\n", &format!("[[step]]\n{extra}"));
+    let site = Site::new(&text);
+    site.write(
+        "bin/job.sh",
+        "HERE=$(cd $(dirname $0) && pwd)\nif false; then python3 \"$HERE/a.py\"; sh $HERE/../lib/b.sh; fi\n",
+    );
+    site.write(
+        "bin/a.py",
+        "import os, helper\nSLURM_CLUSTER_NAME = os.environ[\"SLURM_CLUSTER_NAME\"]\nx = os.getenv('PBS_JOBID')\n\
+         y = os.environ.get(\"PBS_QUEUE\")\nz = os.environ.get(\"LSB_QUEUE\", \"none\")\nif os.environ.get('LSB_JOBID'): pass\n\
+         o = os.environ[\"TARN_rr\"]\n# os.environ[\"LSB_COMMENT\"]\n",
+    );
+    site.write(
+        "bin/helper.py",
+        "import os\nprint(os.getenv('PBS_HELPER'))\n",
+    );
+    site.write("lib/b.sh", "Rscript lib/c.R\necho $PBS_SHELL\n");
+    site.write(
+        "lib/c.R",
+        "unlink(file.path('x', Sys.getenv(\"PBS_R\")))\nSys.getenv(\"LSB_R\", unset = \"none\")\n",
+    );
+    site.write("more/deep/d.sh", "echo $PBS_DEEP\n");
+    site.write("more/data.txt", "costs $PBS_DATA\n");
+    let said = |ran: &common::Ran| {
+        for (name, place) in [
+            ("SLURM_CLUSTER_NAME", "bin/a.py, line 2"),
+            ("PBS_JOBID", "bin/a.py, line 3"),
+            ("PBS_QUEUE", "bin/a.py, line 4"),
+            ("TARN_rr", "bin/a.py, line 7"),
+            ("PBS_HELPER", "bin/helper.py, line 2"),
+            ("PBS_SHELL", "lib/b.sh, line 2"),
+            ("PBS_R", "lib/c.R, line 1"),
+            ("PBS_DEEP", "more/deep/d.sh, line 1"),
+        ] {
+            let wanted = format!("reads `{name}` ({place})");
+            assert!(ran.err.contains(&wanted), "{wanted}: {}", ran.err);
+        }
+        assert!(
+            ran.err.contains("give the call a default value"),
+            "{}",
+            ran.err
+        );
+        for not in ["LSB_", "PBS_DATA"] {
+            assert!(!ran.err.contains(not), "{not}: {}", ran.err);
+        }
+    };
+    said(&site.plan().exits(0));
+    said(&site.run().exits(0));
+}
+
+#[test]
+fn a_program_that_reads_the_number_of_its_job_has_one() {
+    let run = "python3 $TARN_WORKFLOW_DIR/job.py > $TARN_r/x";
+    let site = Site::new(&makes("make", "dest = \"out\"", run));
+    site.write("job.py", "import os\nprint(os.environ[\"SLURM_JOB_ID\"])\n");
+    let planned = site.plan().exits(0);
+    assert!(!planned.err.contains("not set"), "{}", planned.err);
+    site.run().exits(0);
+    let number: u64 = site.read("out/x").trim().parse().expect("a number");
+    assert!(number >= 1_000_000_000);
+}

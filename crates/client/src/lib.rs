@@ -3,13 +3,12 @@
 //! One connection may be used by many threads: each request has a number, and whichever thread waits reads replies for
 //! all. There is no thread of the client's own, no runtime and no signal handler.
 
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
+mod socket;
+
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect,
-    socket_with,
-};
+use rustix::net::{RecvFlags, SendFlags};
+use socket::{is_not_listening, listening};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -27,9 +26,11 @@ pub const SOCKET: &str = "TARN_SOCKET";
 
 /// How long a tarnd is asked again that has no connection left.
 pub const CROWDED: Duration = Duration::from_secs(10);
+/// How long a tarnd is waited for that does not listen: it may be starting.
+pub const STARTING: Duration = Duration::from_secs(5);
 /// Partitions of a folder that are listed.
 const MAX_PARTITIONS: usize = 1 << 16;
-/// Between two attempts at that: the first and the longest.
+/// Between two attempts at either: the first and the longest.
 const BETWEEN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// What a call returns.
@@ -91,18 +92,6 @@ fn unexpected() -> Refusal {
     Refusal::new(Code::Internal, text)
 }
 
-/// A socket's address. A path that is too long for one is reached through its open folder.
-fn address(path: &Path) -> std::result::Result<(SocketAddrUnix, Option<OwnedFd>), Errno> {
-    let (folder, name) = match (SocketAddrUnix::new(path), path.parent(), path.file_name()) {
-        (Err(Errno::NAMETOOLONG), Some(folder), Some(name)) => (folder, name),
-        (address, ..) => return Ok((address?, None)),
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = open(folder, flags, Mode::empty())?;
-    let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string());
-    Ok((SocketAddrUnix::new(short.join(name))?, Some(folder)))
-}
-
 impl Client {
     /// Connects to the tarnd that `$TARN_SOCKET` names.
     ///
@@ -116,11 +105,11 @@ impl Client {
         Self::connect(path.as_ref(), None)
     }
 
-    /// Connects, for a job if there is one. While tarnd has as many connections as it takes, waits for one to be closed, up to
-    /// [`CROWDED`].
+    /// Connects, for a job if there is one. While nobody listens there, waits up to [`STARTING`]; while tarnd has as many connections as
+    /// it takes, up to [`CROWDED`].
     ///
     /// # Errors
-    /// When nobody listens there, or this user or process is refused.
+    /// When nobody has listened there, or this user or process is refused.
     pub fn connect(path: &Path, job: Option<JobId>) -> Result<Self> {
         let until = Instant::now() + CROWDED;
         let mut pause = BETWEEN.0;
@@ -136,15 +125,14 @@ impl Client {
     }
 
     fn connect_once(path: &Path, job: Option<JobId>) -> Result<Self> {
-        let error = |e: rustix::io::Errno| {
-            let text = format!("cannot connect to tarnd at {}: {e}", path.display());
+        let fd = listening(path, STARTING).map_err(|e| {
+            let waited = match is_not_listening(e) {
+                true => format!(" (waited {} s): is tarnd running?", STARTING.as_secs()),
+                false => String::new(),
+            };
+            let text = format!("cannot connect to tarnd at {}: {e}{waited}", path.display());
             Refusal::new(Code::Lost, text)
-        };
-        let (address, _folder) = address(path).map_err(error)?;
-        let flags = SocketFlags::CLOEXEC;
-        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let fd = fd.map_err(error)?;
-        connect(&fd, &address).map_err(error)?;
+        })?;
         let mut client = Self {
             fd,
             state: Mutex::default(),
@@ -639,7 +627,7 @@ fn is_too_large(tasks: &[TaskSpec]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::socketpair;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     /// A client, and the end of its connection that tarnd would have.
     fn pair() -> (Client, OwnedFd) {

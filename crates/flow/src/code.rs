@@ -8,6 +8,14 @@ use tarn_base::workflow::{Distribution, Foreach, Partition, Role, Step, Use, Wor
 /// Quotes in quotes that are looked into: `sh -c "ssh host 'a.sh'"` has two.
 const MAX_NESTING: u32 = 4;
 
+/// The workflow's folder before a path. A closing quote may stand between the variable and the path: these come first.
+const SPELLINGS: [&str; 4] = [
+    "\"${TARN_WORKFLOW_DIR}\"/",
+    "\"$TARN_WORKFLOW_DIR\"/",
+    "${TARN_WORKFLOW_DIR}/",
+    "$TARN_WORKFLOW_DIR/",
+];
+
 /// The hash of everything in a step, beside its inputs, that decides its result: `run`, `prelude`, a `shell` that is said, the bytes of the
 /// files of the workflow's folder that their words name, `env`, `nodes`, `tasks`, the kind of its `foreach`, and its
 /// uses with distribution, rule and division. `read_script` gives the bytes of a regular file or `None`.
@@ -133,19 +141,20 @@ fn add_use(h: &mut Hasher, workflow: &Workflow, used: &Use) {
     h.field(rule.map_or("", |r| r.as_str()).as_bytes());
 }
 
+/// The words of a shell script that may name a file of a folder; the folder may be written as `$TARN_WORKFLOW_DIR`.
+pub(crate) fn file_names(script: &str) -> Vec<String> {
+    let spelled = SPELLINGS.iter();
+    let plain = spelled.fold(script.to_owned(), |text, s| text.replace(s, "./"));
+    let mut found = Vec::new();
+    split(&plain, 0, &mut found);
+    found
+}
+
 /// The words of `run` and `prelude` that may name a file of the workflow's folder: in order, each once. The
 /// folder may be written out or as `$TARN_WORKFLOW_DIR`.
 fn words(step: &Step, folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    // A closing quote may stand between the variable and the path: these come first.
-    let mut spellings: Vec<String> = [
-        "\"${TARN_WORKFLOW_DIR}\"/",
-        "\"$TARN_WORKFLOW_DIR\"/",
-        "${TARN_WORKFLOW_DIR}/",
-        "$TARN_WORKFLOW_DIR/",
-    ]
-    .map(str::to_owned)
-    .to_vec();
+    let mut spellings = SPELLINGS.map(str::to_owned).to_vec();
     // The root folder would turn every absolute path into a relative one.
     spellings.extend(
         folder
@@ -165,7 +174,7 @@ fn words(step: &Step, folder: &Path) -> Vec<String> {
 }
 
 /// A relative path without anything that a shell would expand.
-fn is_inside(word: &str) -> bool {
+pub(crate) fn is_inside(word: &str) -> bool {
     let expands = word.contains(['$', '`', '*', '?', '[', '\0']) || word.starts_with('~');
     let mut components = Path::new(word).components();
     !expands

@@ -3,9 +3,10 @@
 //! docs/reference/workflow-file.md is the grammar. Reading order: `parsed` (the stages of a check), `section` and `namerule`
 //! (typed reading of a table), `data`, `step`, `item` and `foreach` (the tables), `paths`, `resolve`, `versions`,
 //! `parts` and `graph` (what they mean together), `partition` (partitions, and which steps use them), `cluster`, `room` and `lent` (what the machine must have), `code` (what makes
-//! a step the same step), `script` (what sbatch scripts say), `variables` and `unset` (what scripts read and nobody sets), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
+//! a step the same step), `script` (what sbatch scripts say), `variables`, `calls` and `unset` (what scripts read and nobody sets), `diag`, `text`, `suggest` and `notes` (how problems are kept and shown). [`site`] reads the files
 //! of a simulated site.
 
+mod calls;
 mod cluster;
 mod code;
 mod data;

@@ -1,8 +1,10 @@
 //! Variables that a step reads and nobody sets: misspelt ones of tarn's own, and those of a scheduler where there is none. A path below
 //! an empty variable is another path: `rm -rf scratch/$SLURM_JOB_ID` is all of `scratch`.
 
+use crate::calls::{self, is_program};
+use crate::code;
 use crate::suggest::did_you_mean;
-use crate::variables::{Read, is_shell, reads, set_by};
+use crate::variables::{Read, is_shell, reads, set_in};
 use std::collections::BTreeSet;
 use tarn_base::id::StepId;
 use tarn_base::shell::{BASH, OWN_JOB};
@@ -114,6 +116,28 @@ impl StepText {
         })
     }
 
+    /// Relative paths that this text may name files by, from the workflow's folder on or from its own: of a script or program in a
+    /// language that is known.
+    pub fn file_names(&self) -> Vec<String> {
+        let names = match (self.by_shell, is_program(&self.shown, &self.text)) {
+            (_, true) => calls::file_names(&self.text),
+            (true, _) => code::file_names(&self.text),
+            _ => Vec::new(),
+        };
+        // `$HERE/lib.sh`: whatever folder that is.
+        let below = |name: String| match name.starts_with(['$', '/']) {
+            true => name.split_once('/').map(|(_, rest)| rest.to_owned()),
+            false => Some(name),
+        };
+        let names = names.into_iter().filter_map(below);
+        names.filter(|name| code::is_inside(name)).collect()
+    }
+
+    /// Whether it is a script or a program in a language that is known.
+    pub fn is_known(&self) -> bool {
+        self.by_shell || is_program(&self.shown, &self.text)
+    }
+
     fn mentions(&self, prefix: &str) -> bool {
         self.text.contains(prefix)
     }
@@ -128,8 +152,28 @@ pub struct Unset {
     pub place: String,
     /// The scheduler that would set it; `None` for one of tarn's own.
     pub scheduler: Option<&'static str>,
+    /// Python or R reads it by a call.
+    pub is_call: bool,
     /// What may be meant.
     pub hint: Option<String>,
+}
+
+impl Unset {
+    /// What to do about it, for one of a scheduler.
+    pub fn remedy(&self) -> String {
+        remedy(&self.name, self.is_call)
+    }
+}
+
+pub(crate) fn remedy(name: &str, is_call: bool) -> String {
+    match is_call {
+        true => format!(
+            "give the call a default value that does no harm, or set `{name}` before `tarn run`"
+        ),
+        false => format!(
+            "give it a value that does no harm, such as `${{{name}:-none}}`, or set it before `tarn run`"
+        ),
+    }
 }
 
 /// Those of a step, each once in each text. `is_set` says what the environment of the run has.
@@ -141,7 +185,8 @@ pub fn unset(
 ) -> Vec<Unset> {
     let step = workflow.step(id);
     let ours = variables_of(workflow, id, step);
-    let set: BTreeSet<&str> = texts.iter().flat_map(|text| set_by(&text.text)).collect();
+    let set = texts.iter().flat_map(|t| set_in(&t.shown, &t.text));
+    let set: BTreeSet<&str> = set.collect();
     let is_known = |name: &str| set.contains(name) || step.env.contains_key(name);
     let mut found = Vec::new();
     for text in texts {
@@ -157,7 +202,7 @@ pub fn unset(
             }
             let is_ours = name.starts_with(OURS);
             let is_unset = match is_ours {
-                true => text.by_shell && !ours.contains(name),
+                true => (text.by_shell || read.is_call) && !ours.contains(name),
                 false => {
                     is_of_scheduler(name)
                         && !text.is_job
@@ -172,6 +217,7 @@ pub fn unset(
                     name: name.to_owned(),
                     place: format!("{}, line {line}", text.shown),
                     scheduler: (!is_ours).then(|| scheduler(name)),
+                    is_call: read.is_call,
                     hint: match is_ours {
                         true => did_you_mean(name, ours.iter().map(String::as_str)),
                         false => None,

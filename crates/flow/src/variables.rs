@@ -1,6 +1,7 @@
 //! Variables that the text of a script reads, found as a shell would find them, near enough: no shell is imitated. What is looked at,
 //! and what is not: docs/reference/workflow-file.md, "Variables that nobody sets".
 
+use crate::calls::{calls, is_program, set_by_calls};
 use std::collections::BTreeSet;
 
 /// Programs that read `$NAME` as a shell does.
@@ -12,18 +13,20 @@ const ENDINGS: &[&str] = &[
     "sh", "bash", "dash", "ksh", "zsh", "env", "sbatch", "slurm", "job",
 ];
 
-/// A variable that is read as `$NAME` or `${NAME...}`.
+/// A variable that is read as `$NAME` or `${NAME...}`, or by a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Read<'s> {
     pub(crate) name: &'s str,
-    /// Where, in bytes: `$NAME`, `${NAME`.
+    /// Where, in bytes: `$NAME`, `${NAME`, `"NAME`.
     pub(crate) at: usize,
     /// What is to be done if it is not set is said there: `${NAME:-...}`, `${NAME+...}`, `${NAME:?...}`.
     pub(crate) has_default: bool,
-    /// It is only asked whether it is empty: `-n "$NAME"`, `-z "$NAME"`.
+    /// It is only asked whether it is empty or there: `-n "$NAME"`, `-z "$NAME"`, `if os.getenv("NAME")`.
     pub(crate) is_test: bool,
     /// Not read by this script, but perhaps by what it starts or writes: `\$NAME`, or a here-document with a quoted delimiter.
     pub(crate) is_literal: bool,
+    /// By a call of a program in Python or R, not by a `$`.
+    pub(crate) is_call: bool,
 }
 
 impl Read<'_> {
@@ -36,7 +39,7 @@ impl Read<'_> {
 
 /// Every read in a text, in its order; comments are left out.
 pub(crate) fn reads(text: &str) -> Vec<Read<'_>> {
-    let mut found = Vec::new();
+    let mut found = calls(text);
     each_line(text, |start, line, is_literal| {
         for (dollar, _) in line.match_indices('$') {
             let Some((name, braced, behind)) = variable(&line[dollar..]) else {
@@ -51,14 +54,26 @@ pub(crate) fn reads(text: &str) -> Vec<Read<'_>> {
                 has_default: braced && has_default(behind),
                 is_test: asked.is_some_and(|b| b.ends_with(|c: char| c.is_whitespace())),
                 is_literal: is_literal || before.ends_with('\\'),
+                is_call: false,
             });
         }
     });
+    found.sort_by_key(|read| read.at);
+    found
+}
+
+/// Names that a text of this name gives a value.
+pub(crate) fn set_in<'s>(name: &str, text: &'s str) -> BTreeSet<&'s str> {
+    let mut found = set_by_calls(text);
+    // A variable of a program is none of its environment.
+    if !is_program(name, text) {
+        found.extend(set_by(text));
+    }
     found
 }
 
 /// Names that stand in a text by themselves, not behind a `$`: `NAME=value`, `read NAME`, `for NAME in`. The script sets them.
-pub(crate) fn set_by(text: &str) -> BTreeSet<&str> {
+fn set_by(text: &str) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     each_line(text, |_, line, _| {
         let mut rest = line;
@@ -98,7 +113,7 @@ pub(crate) fn is_shell(name: &str, text: &str) -> bool {
     }
 }
 
-fn is_of_name(c: char) -> bool {
+pub(crate) fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
@@ -182,7 +197,7 @@ impl<'s> Document<'s> {
 }
 
 /// A line up to a `#` at the begin of a word, outside of quotes that begin in the line.
-fn without_comment(line: &str) -> &str {
+pub(crate) fn without_comment(line: &str) -> &str {
     let mut quote = None;
     let mut before = ' ';
     let mut letters = line.char_indices();

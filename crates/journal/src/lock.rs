@@ -15,7 +15,7 @@ const MAX_LOCK_BYTES: u64 = 512;
 /// runs another program.
 const DEAD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long shares are waited for: who asks whether somebody has a lock has one for a moment.
+/// How long shares, and who has not said their name, are waited for: who asks whether somebody has a lock has it for a moment.
 const PROBE: Duration = Duration::from_millis(200);
 
 /// Why a lock was not taken.
@@ -100,45 +100,11 @@ impl RunLock {
     }
 
     fn take_with(path: &Path, operation: FlockOperation) -> Result<Self, LockError> {
-        let failed = |source: io::Error| LockError::Io {
+        let file = open(path).map_err(|source| LockError::Io {
             path: path.to_path_buf(),
             source,
-        };
-        let mut file = open(path).map_err(failed)?;
-        let since = Instant::now();
-        loop {
-            match rustix::fs::flock(&file, operation) {
-                Ok(()) => break,
-                Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    if operation == FlockOperation::NonBlockingLockExclusive && is_shared(&file) {
-                        if since.elapsed() < PROBE {
-                            std::thread::sleep(Duration::from_millis(5));
-                            continue;
-                        }
-                        let path = path.to_path_buf();
-                        return Err(LockError::Read { path });
-                    }
-                    let holder = read_holder(&mut file);
-                    let dead = holder.as_ref().is_some_and(Holder::is_dead);
-                    if dead && since.elapsed() < DEAD_PATIENCE {
-                        std::thread::sleep(Duration::from_millis(5));
-                        continue;
-                    }
-                    return Err(LockError::Busy {
-                        path: path.to_path_buf(),
-                        holder,
-                    });
-                }
-                Err(e @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL)) => {
-                    return Err(LockError::Unsupported {
-                        path: path.to_path_buf(),
-                        source: e.into(),
-                    });
-                }
-                Err(e) => return Err(failed(e.into())),
-            }
-        }
+        })?;
+        let mut file = lock(file, path, operation)?;
         let is_share = operation == FlockOperation::NonBlockingLockShared;
         if !is_share {
             // What it says is for people and `tarn cancel`: on a full disk the lock holds all the same.
@@ -150,6 +116,22 @@ impl RunLock {
             path,
             is_share,
         })
+    }
+
+    /// Whether the lock could be taken now. Nothing is made, and nothing is written.
+    ///
+    /// # Errors
+    /// Those of [`take`](Self::take).
+    pub fn could_take(path: &Path) -> Result<(), LockError> {
+        let operation = FlockOperation::NonBlockingLockExclusive;
+        match open_in_place(path, OFlags::RDWR) {
+            Ok(file) => lock(file, path, operation).map(drop),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(LockError::Io {
+                path: path.to_path_buf(),
+                source,
+            }),
+        }
     }
 
     /// Who holds a lock now: `None` when nobody does. It is unknown who (`Some(None)`) when that could not be written.
@@ -168,13 +150,9 @@ impl RunLock {
             }
         };
         // A shared lock: two that ask do not see each other as holders.
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) => Ok(Some(read_holder(&mut &file))),
-            Ok(()) => Ok(None),
-            Err(e) => Err(LockError::Unsupported {
-                path: path.to_path_buf(),
-                source: e.into(),
-            }),
+        match lock(file, path, FlockOperation::NonBlockingLockShared) {
+            Err(LockError::Busy { holder, .. }) => Ok(Some(holder)),
+            asked => asked.map(|_| None),
         }
     }
 
@@ -189,6 +167,53 @@ impl Drop for RunLock {
         // The file stays: removing it would let two processes lock two files of one name.
         if !self.is_share {
             let _ = self.file.set_len(0);
+        }
+    }
+}
+
+/// Locks an open file of this path.
+fn lock(mut file: File, path: &Path, operation: FlockOperation) -> Result<File, LockError> {
+    let since = Instant::now();
+    loop {
+        match rustix::fs::flock(&file, operation) {
+            Ok(()) => return Ok(file),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                if operation == FlockOperation::NonBlockingLockExclusive && is_shared(&file) {
+                    if since.elapsed() < PROBE {
+                        std::thread::sleep(Duration::from_millis(5));
+                        continue;
+                    }
+                    let path = path.to_path_buf();
+                    return Err(LockError::Read { path });
+                }
+                let holder = read_holder(&mut file);
+                let patience = match &holder {
+                    None => PROBE,
+                    Some(holder) if holder.is_dead() => DEAD_PATIENCE,
+                    Some(_) => Duration::ZERO,
+                };
+                if since.elapsed() < patience {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                }
+                return Err(LockError::Busy {
+                    path: path.to_path_buf(),
+                    holder,
+                });
+            }
+            Err(e @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL)) => {
+                return Err(LockError::Unsupported {
+                    path: path.to_path_buf(),
+                    source: e.into(),
+                });
+            }
+            Err(e) => {
+                return Err(LockError::Io {
+                    path: path.to_path_buf(),
+                    source: e.into(),
+                });
+            }
         }
     }
 }
@@ -300,6 +325,28 @@ mod tests {
             })
         ));
         drop(taken);
+    }
+
+    #[test]
+    fn whether_it_could_be_taken_is_found_out_without_a_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks/w.lock");
+        RunLock::could_take(&path).unwrap();
+        assert!(!dir.path().join("locks").exists());
+        let held = RunLock::take(&path).unwrap();
+        let this = Holder::this().unwrap();
+        assert!(
+            matches!(RunLock::could_take(&path), Err(LockError::Busy { holder: Some(h), .. }) if h == this)
+        );
+        drop(held);
+        let share = RunLock::share(&path).unwrap();
+        assert!(matches!(
+            RunLock::could_take(&path),
+            Err(LockError::Read { .. })
+        ));
+        drop(share);
+        RunLock::could_take(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
     }
 
     #[test]

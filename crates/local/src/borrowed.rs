@@ -4,7 +4,7 @@
 //! whose other end has gone hangs whoever uses it; here that is for a bounded time: the client gives a brick up that does not answer
 //! (`ping-timeout`), and a client that does not answer is killed, which ends every call that waits for it.
 
-use crate::machine::{self, MachineError, PROBE_SHARE, TierSpec, instead, lacks};
+use crate::machine::{self, MachineError, PROBE_SHARE, TierSpec, instead, lacks, make_root};
 use crate::provider::gluster::{Gluster, able_to_mount};
 use crate::provider::{Door, Plan, Provider};
 use crate::store::warn;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tarn_base::cluster::{BORROWED, STAND_IN};
+use tarn_base::cluster::BORROWED;
 use tarn_base::layout::StateDir;
 use tarn_sys::namespace;
 
@@ -38,8 +38,6 @@ const PATH_BYTES: u64 = 1 << 20;
 pub struct Ground {
     /// The tier's name.
     pub tier: String,
-    /// What stands in for it is made before it is known that somebody lends it.
-    stand_in: Option<PathBuf>,
     /// Where: the tier's own path, or a folder of tarn's own.
     pub root: PathBuf,
     /// The client's files; in memory that only this process sees.
@@ -59,20 +57,24 @@ pub fn ground(tiers: &[TierSpec], folder: &Path) -> Result<Vec<Ground>, String> 
     able_to_mount()?;
     let found: Option<Vec<(&TierSpec, PathBuf)>> = lacking
         .into_iter()
-        .map(|t| Some((t, instead(t, BORROWED, folder)?.0)))
+        .map(|t| {
+            let (at, _) = instead(t, BORROWED, folder)?;
+            make_root(&at).ok()?;
+            Some((t, at))
+        })
         .collect();
     let found =
         found.ok_or("there is no folder for it to appear in, in memory or the state folder")?;
     let user = !rustix::process::geteuid().is_root();
     let arrange = || {
-        let each = |(t, work): &(&TierSpec, PathBuf)| arrange(t, work, folder);
+        let each = |(t, work): &(&TierSpec, PathBuf)| arrange(t, work);
         found.iter().map(each).collect()
     };
     namespace::enter_mounts(user, arrange)
         .map_err(|e| format!("a mount namespace is not allowed here: {e}"))
 }
 
-fn arrange(tier: &TierSpec, work: &Path, folder: &Path) -> io::Result<Ground> {
+fn arrange(tier: &TierSpec, work: &Path) -> io::Result<Ground> {
     namespace::mount_memory(work, WORK_BYTES)?;
     let root = match covered(&tier.root) {
         // It is there, though it cannot be used.
@@ -92,7 +94,6 @@ fn arrange(tier: &TierSpec, work: &Path, folder: &Path) -> io::Result<Ground> {
     };
     Ok(Ground {
         tier: tier.name.clone(),
-        stand_in: instead(tier, STAND_IN, folder).map(|(at, _)| at),
         root,
         work: work.to_owned(),
     })
@@ -158,10 +159,6 @@ impl Borrowed {
         };
         let mounted = told.recv();
         mounted.unwrap_or_else(|_| Err("an error inside tarnd".into()))?;
-        if let Some(stand_in) = &ground.stand_in {
-            // Unless an earlier run has left something there.
-            let _ = std::fs::remove_dir(stand_in);
-        }
         Ok(this)
     }
 

@@ -13,6 +13,17 @@ const PIPE: i32 = 13;
 /// What the C library calls errors, and programs repeat.
 const READ_ONLY: &str = "Read-only file system";
 const EXISTS: &str = "File exists";
+/// What programs, in small letters, say of text that is not UTF-8.
+const NOT_TEXT: [&str; 8] = [
+    "unicodeencodeerror",
+    "unicodedecodeerror",
+    "surrogates not allowed",
+    "utf-8",
+    "utf8",
+    "multibyte",
+    "wide character",
+    "illegal byte sequence",
+];
 const MISSING: [&str; 5] = [
     "No such file",
     "not found",
@@ -54,7 +65,43 @@ pub(crate) fn of_log(shared: &Shared, step: &Step, needs: &[Need<'_>], tail: &st
     let used: Vec<(&str, Role)> = used.collect();
     let hint = tail.lines().rev().find_map(|line| own.of_line(&used, line));
     let hint = hint.or_else(|| own.of_launcher(tail));
+    let hint = hint.or_else(|| of_names(shared, needs, tail));
     hint.map_or_else(String::new, |hint| format!(". {hint}"))
+}
+
+/// A program that stumbles over text that is not UTF-8 may have met the name of a file.
+fn of_names(shared: &Shared, needs: &[Need<'_>], tail: &str) -> Option<String> {
+    if !is_about_text(tail) {
+        return None;
+    }
+    needs
+        .iter()
+        .filter(|n| n.role != Role::Out)
+        .find_map(|need| {
+            let manifests = need.held.iter().flatten();
+            let mut manifests = manifests.filter_map(|held| shared.manifest(&held.key).ok());
+            manifests.find_map(|manifest| {
+                let paths = manifest.entries.iter().map(|entry| &*entry.path);
+                Some(not_text(need.name, not_utf8(paths)?))
+            })
+        })
+}
+
+fn is_about_text(tail: &str) -> bool {
+    let tail = tail.to_lowercase();
+    NOT_TEXT.iter().any(|words| tail.contains(words))
+}
+
+fn not_utf8<'p>(mut paths: impl Iterator<Item = &'p [u8]>) -> Option<&'p [u8]> {
+    paths.find(|path| std::str::from_utf8(path).is_err())
+}
+
+fn not_text(name: &str, path: &[u8]) -> String {
+    format!(
+        "`{}` in its input `{name}` has a name that is not UTF-8, which many programs cannot read or print: rename the file in the source \
+         (`convmv -f latin1 -t utf8`), or let the program take names as bytes",
+        path.escape_ascii()
+    )
 }
 
 /// Where a step finds what is its own.

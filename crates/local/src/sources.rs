@@ -23,6 +23,7 @@ use tarn_base::manifest::{EntryKind, Manifest};
 use tarn_base::merge;
 use tarn_base::object::{ObjectUrl, is_object};
 use tarn_base::part::{PartClass, PartInfo, PartRef, Place, StoreKey, Transfer};
+use tarn_base::text::not_empty;
 use tarn_base::workflow::{Dataset, Partition};
 use tarn_ports::{Control, Mover};
 
@@ -222,10 +223,7 @@ fn why_not_copied(file: &Path, size: u64) -> Option<String> {
     // Some files of /proc wait until there is something to be read.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match open(file, flags, Mode::empty()) {
-        Ok(fd) if matches!(pread(&fd, &mut [0u8; 1][..], 0), Ok(1)) => Some(format!(
-            "`{path}` has size 0 but is not empty: its content is made whenever it is read, as that of files in /proc is; \
-             write it to a file first (`cat {path} > FILE`) and name that one"
-        )),
+        Ok(fd) if matches!(pread(&fd, &mut [0u8; 1][..], 0), Ok(1)) => Some(not_empty(path)),
         Ok(_) => None,
         Err(e) => Some(unreadable(e)),
     }

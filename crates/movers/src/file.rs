@@ -20,6 +20,7 @@ use tarn_base::event::FailureKind;
 use tarn_base::hash::Hash;
 use tarn_base::manifest::{Entry, EntryKind, Xattr};
 use tarn_base::part::Verify;
+use tarn_base::text::not_empty;
 use tarn_ports::MoverError;
 use tarn_seal::file::FileCipher;
 use tarn_sys::beneath::split;
@@ -335,13 +336,7 @@ impl Worker<'_> {
         }
         let path = self.job.trees[source.tree as usize].show(&source.path);
         if source.status.size == 0 {
-            return Err(MoverError::new(
-                FailureKind::Io,
-                format!(
-                    "`{path}` has size 0 but is not empty: its content is made whenever it is read, as that of files in \
-                     /proc is; write it to a file first (`cat {path} > FILE`) and name that one"
-                ),
-            ));
+            return Err(MoverError::new(FailureKind::Io, not_empty(path)));
         }
         Err(changed(&path, "became shorter while it was read"))
     }

@@ -4,6 +4,9 @@ use crate::SlurmError;
 use crate::command::{SOON, answer, hostnames};
 use std::collections::BTreeSet;
 
+/// Bytes of a list of preferred nodes that are read.
+const MAX_TEXT: usize = 4096;
+
 /// Has a job that waits prefer these nodes, and beside them as many others of its partition as it needs nodes: Slurm 24.11 never starts a
 /// job that prefers fewer. False if it prefers none: it waits no longer, or too few nodes answer. Needs Slurm's own rights.
 ///
@@ -163,18 +166,17 @@ pub enum Preference {
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
 pub fn restore_preference(job: u32, is_held: bool) -> Result<Preference, SlurmError> {
-    let said = answer("scontrol", &["-o", "show", "job", &job.to_string()], SOON)?;
-    let value = |key| {
-        let mut words = said.split_whitespace();
-        words.find_map(|word| word.strip_prefix(key))
+    // One at a time: what the user has worded, such as the job's name, may look like any field.
+    let id = job.to_string();
+    let field = |how: &str, what: &str| -> Result<String, SlurmError> {
+        let said = answer("squeue", &["-h", "-t", "all", "-j", &id, how, what], SOON)?;
+        Ok(said.lines().next().unwrap_or_default().trim().to_owned())
     };
-    let wished: Vec<String> = match value("Prefer=") {
-        Some(names) => names.split('|').map(str::to_owned).collect(),
-        None => return Ok(Preference::None),
-    };
-    if value("JobState=") != Some("PENDING") {
+    let wished = field("-O", &format!("prefer:{MAX_TEXT}"))?;
+    if matches!(&wished[..], "" | "(null)" | "N/A") || field("-o", "%T")? != "PENDING" {
         return Ok(Preference::None);
     }
+    let wished: Vec<String> = wished.split('|').map(str::to_owned).collect();
     let known = answer("sinfo", &["-h", "-N", "-o", "%N"], SOON)?;
     let known: BTreeSet<&str> = known.split_whitespace().collect();
     if !wished.iter().all(|name| known.contains(&name[..])) {

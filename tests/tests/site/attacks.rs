@@ -3,6 +3,7 @@
 use crate::setup::Site;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// What a job of a user says; whether it ended well does not matter.
 pub(crate) fn ran(site: &Site, user: &str, script: &str) -> String {
@@ -162,17 +163,183 @@ fn attack_who_asks_from_another_host_is_who_munge_says() {
         "unproven 0",
     ];
     assert_eq!(lines, shut_out);
-    // Nobody is shut out by those that only connect.
-    let crowd = "import socket, time\nall = [socket.create_connection(('login', 7411)) for _ in range(200)]\nprint('there', flush=True)\ntime.sleep(5)";
-    let mut crowd = node.command("bob", &["/usr/bin/python3", "-c", crowd]);
-    let mut crowd = crowd.stdout(Stdio::piped()).spawn().expect("python3");
-    let mut there = String::new();
-    let out = crowd.stdout.as_mut().expect("its output");
-    BufReader::new(out).read_line(&mut there).expect("a line");
-    assert_eq!(there, "there\n");
-    assert!(site.alice(&list).contains("w/secret"));
+    silent_connections_hold_up_nobody(&site);
+}
+
+/// Holds 200 connections to the controller that say nothing, whatever it closes of them.
+const CROWD: &str = r#"
+import select, socket
+all, said = [], False
+while True:
+    while len(all) < 200:
+        try: all.append(socket.create_connection(("login", 7411), 2))
+        except OSError: break
+    if len(all) == 200 and not said:
+        said = True
+        print("there", flush=True)
+    for s in select.select(all, [], [], 0.1)[0]:
+        try: is_open = s.recv(64) != b""
+        except OSError: is_open = False
+        if not is_open: all.remove(s); s.close()
+"#;
+/// What the others' requests and jobs may take longer than without the crowd.
+const ALLOWED: Duration = Duration::from_secs(2);
+/// Measured so often before the crowd, and at most so often beside it: Slurm looks at jobs every few seconds, so that single ones differ.
+const ROUNDS: usize = 3;
+const MOST_ROUNDS: usize = 9;
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn silent_connections_hold_up_nobody(site: &Site) {
+    let node = site.cluster.node(1);
+    let mut number = 0;
+    // An answer of the controller's, and the start of a job.
+    let mut round = || {
+        number += 1;
+        let began = Instant::now();
+        let list = node.exec("alice", &["tarn", "data", "ls", "--site"]);
+        assert!(list.is_ok_and(|said| said.contains("w/secret")));
+        let answered = began.elapsed();
+        let script = format!(
+            "#SBATCH -N1 -n1\n#TARN [[step]]\n#TARN out = [\"x\"]\n#TARN [data.x]\ntouch ~/begun-{number}\n"
+        );
+        let began = Instant::now();
+        let job = site.submit("alice", "crowded.sh", &script, &[]);
+        let job = job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
+        let mark = site.home("alice").join(format!("begun-{number}"));
+        site.wait("the job begins", || mark.exists());
+        let begun = began.elapsed();
+        site.wait("it has left", || site.why("alice", &job).contains("ended"));
+        (answered, begun)
+    };
+    let (mut answers, mut starts): (Vec<_>, Vec<_>) = (0..ROUNDS).map(|_| round()).unzip();
+    let without = (median(&mut answers), median(&mut starts));
+    let gather = || {
+        let mut crowd = node.command("bob", &["/usr/bin/python3", "-c", CROWD]);
+        let mut crowd = crowd.stdout(Stdio::piped()).spawn().expect("python3");
+        let mut there = String::new();
+        let out = crowd.stdout.as_mut().expect("its output");
+        BufReader::new(out).read_line(&mut there).expect("a line");
+        assert_eq!(there, "there\n");
+        crowd
+    };
+    let mut crowd = gather();
+    let (mut answers, mut starts) = (Vec::new(), Vec::new());
+    loop {
+        // A command on a node has only some minutes.
+        if crowd.try_wait().expect("the crowd").is_some() {
+            crowd = gather();
+        }
+        let (answered, begun) = round();
+        answers.push(answered);
+        starts.push(begun);
+        let with = (median(&mut answers), median(&mut starts));
+        let how = format!("without the crowd {without:?}, with it {with:?}");
+        let is_shown = with.0 <= without.0 + ALLOWED && with.1 <= without.1 + ALLOWED;
+        if is_shown && answers.len() >= ROUNDS {
+            println!("{how}");
+            break;
+        }
+        assert!(answers.len() < MOST_ROUNDS, "{how}: {answers:?} {starts:?}");
+    }
+    let _ = node.exec("root", &["pkill", "-u", "bob", "python3"]);
     crowd.wait().expect("its end");
-    site.wait("others are served again", || {
-        asked("alice", &list).is_ok_and(|said| said.contains("w/secret"))
-    });
+}
+
+/// What a user calls their job: fields as `scontrol show job` prints them, the ends of its lines included.
+const FORGED: [&str; 2] = [
+    "a UserId=alice(7001) GroupId=alice(7001) NodeList=node2 BatchHost=node2 ExitCode=0:0 Dependency=(null),singleton \
+     ExcNodeList=node1 ReqNodeList=node2 WorkDir=/shared/home/alice AdminComment=[tarn start jobs=1] Prefer=node2 b",
+    "a\nJobId=1 JobName=b\n   UserId=alice(7001) GroupId=alice(7001)\n   NodeList=node2\n   ExitCode=0:0\n   \
+     WorkDir=/shared/home/alice\n\n1|node2|(null)|node1|node2|main|1|N/A\n",
+];
+
+#[test]
+fn attack_a_name_forges_nothing_that_slurm_says_of_its_job() {
+    let Some(site) = Site::up(2) else { return };
+    let make = "\
+#TARN name = \"w\"
+#TARN data.secret.keep = \"forever\"
+#TARN [[step]]
+#TARN out = [\"secret\"]
+echo precious > $TARN_secret/a
+";
+    let job = site.submit(
+        "alice",
+        "make.sh",
+        &format!("#SBATCH -N1 -n1 -w node2\n{make}"),
+        &[],
+    );
+    let job = job.unwrap_or_else(|e| panic!("{e:#}\n{}", site.logs()));
+    site.wait_for(&job, "COMPLETED");
+    site.wait("it has left", || site.why("alice", &job).contains("ended"));
+    let alices = || {
+        let list = "find /scm/tarn/u7001 /shared/home/alice -printf '%p %u %m %s\\n' 2> /dev/null | grep -v slurm- | sort";
+        [1, 2].map(|node| {
+            site.cluster
+                .node(node)
+                .exec("root", &["sh", "-c", list])
+                .expect("a list")
+        })
+    };
+    let before = alices();
+    assert!(before[1].contains("/d/w/secret/1/0/tree/a"), "{before:?}");
+    for (number, name) in FORGED.into_iter().enumerate() {
+        for code in [1, 0] {
+            let this = format!("{number}-{code}");
+            let script = format!(
+                "#SBATCH -N1 -n1 -w node1\n#TARN name = \"w\"\n#TARN data.result.dest = \"out-{this}\"\n#TARN [[step]]\n\
+                 #TARN out = [\"result\"]\necho bob > $TARN_result/a; hostname > ~/where-{this}\n\
+                 until test -e ~/go-{this}; do sleep 0.1; done; exit {code}\n"
+            );
+            let comment = ["-J", name, "--comment", name];
+            let job = site.submit("bob", "job.sh", &script, &comment);
+            let job = job.unwrap_or_else(|e| panic!("{name:?}: {e:#}\n{}", site.logs()));
+            let place = site.home("bob").join(format!("where-{this}"));
+            site.wait("it runs", || {
+                std::fs::read_to_string(&place).is_ok_and(|s| s.ends_with('\n'))
+            });
+            assert_eq!(std::fs::read_to_string(&place).expect("where"), "node1\n");
+            // It is let in where it runs, as who it is.
+            let look = format!("ls /run/tarn/jobs; stat -c %U /scm/tarn/u*/j/{job}");
+            let [here, there] = [1, 2].map(|node| {
+                let output = site
+                    .cluster
+                    .node(node)
+                    .command("root", &["sh", "-c", &look])
+                    .output();
+                String::from_utf8_lossy(&output.expect("sh").stdout).into_owned()
+            });
+            assert!(here.lines().any(|line| line == job), "{name:?}: {here}");
+            assert!(here.lines().any(|line| line == "bob"), "{name:?}: {here}");
+            assert!(
+                !there.lines().any(|line| line == job || line == "bob"),
+                "{name:?}: {there}"
+            );
+            std::fs::write(site.home("bob").join(format!("go-{this}")), "").expect("go");
+            // Whether it has ended well is what it says itself.
+            let (state, delivered) = match code {
+                0 => ("COMPLETED", true),
+                _ => ("FAILED", false),
+            };
+            site.wait_for(&job, state);
+            site.wait("it has left", || site.why("bob", &job).contains("ended"));
+            let result = site.home("bob").join(format!("out-{this}/a"));
+            if delivered {
+                site.wait("its result is delivered", || result.exists());
+            }
+            assert_eq!(
+                result.exists(),
+                delivered,
+                "{name:?}: {}",
+                site.why("bob", &job)
+            );
+        }
+    }
+    assert_eq!(alices(), before);
+    let read = "#TARN name = \"w\"\n#TARN [[step]]\n#TARN in = [\"secret\"]\ncat $TARN_secret/a\n";
+    assert_eq!(ran(&site, "alice", read), "precious\n");
 }

@@ -123,7 +123,9 @@ echo here > $TARN_fields/f
 cat $TARN_fields/f > ~/read && hostname > ~/where
 ";
     submit(&site, makes, &["-w", "node2"]);
-    let job = submit(&site, reads, &["--begin=now+25"]);
+    // Its name is no answer of Slurm's about it.
+    let name = "x Prefer=node1 y";
+    let job = submit(&site, reads, &["--begin=now+25", "-J", name]);
     site.wait("it prefers the node that has its data", || {
         let shown = site.root(&["scontrol", "-o", "show", "job", &job]);
         shown.contains(" Prefer=node2 ")

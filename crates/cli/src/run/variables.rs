@@ -4,9 +4,10 @@
 use super::files::Files;
 use crate::print::say;
 use crate::workflow::is_set_in;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
+use std::path::{Component, Path, PathBuf};
 use tarn_base::id::StepId;
 use tarn_base::workflow::{Step, Workflow};
 use tarn_flow::{StepText, Unset};
@@ -15,6 +16,8 @@ use tarn_flow::{StepText, Unset};
 const MAX_SAID: usize = 20;
 /// Bytes of a file that is looked into: one with more is no script that somebody wrote.
 const MAX_BYTES: u64 = 1 << 20;
+/// Files of a step that are looked into.
+const MAX_FILES: usize = 1000;
 /// What a script of sbatch says of its step. One that has it has the other variables of a job too, unless there is one around it.
 const JOB_NAME: &str = "SLURM_JOB_NAME";
 const JOB: &str = "SLURM_JOB_ID";
@@ -45,8 +48,8 @@ fn tell_of(step: &str, found: &Unset) {
     let Unset { name, place, .. } = found;
     match found.scheduler {
         Some(scheduler) => say!(
-            "note: step `{step}` reads `{name}` ({place}), which is not set where there is no {scheduler}: give it a value that does no \
-             harm, such as `${{{name}:-none}}`, or set it before `tarn run`"
+            "note: step `{step}` reads `{name}` ({place}), which is not set where there is no {scheduler}: {}",
+            found.remedy()
         ),
         None => {
             let hint = found.hint.as_deref();
@@ -76,16 +79,62 @@ pub(super) fn with_jobs(w: &mut Workflow, files: &Files, env: &[(OsString, OsStr
     }
 }
 
-/// What a step runs: what stands in the workflow file, and the files that it names there.
+/// What a step runs: what stands in the workflow file, the files that it names or watches there, and the scripts of the workflow's
+/// folder that these name.
 fn texts(w: &Workflow, step: &Step, files: &Files) -> Vec<StepText> {
     let mut all = StepText::of_step(step);
-    for path in files.named_by(w, step) {
-        let shown = path.strip_prefix(&w.folder).unwrap_or(&path).display();
-        let is_script = |m: &Metadata| m.is_file() && m.len() <= MAX_BYTES;
-        let status = std::fs::metadata(&path).ok().filter(is_script);
-        let bytes = status.and_then(|_| std::fs::read(&path).ok());
-        let is_job = files.is_submitted(&path);
-        all.extend(bytes.and_then(|b| StepText::of_file(&shown.to_string(), &b, is_job)));
+    let named = files.named_by(w, step);
+    let mut seen: BTreeSet<PathBuf> = named.iter().cloned().collect();
+    let mut left: VecDeque<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
+    while let Some((path, is_named)) = left.pop_front() {
+        let text = text_of(w, &path, files);
+        let more = match &text {
+            None => files_in(&path),
+            Some(text) => {
+                let beside = path.parent().unwrap_or(&w.folder);
+                let names = text.file_names();
+                let both = names
+                    .iter()
+                    .flat_map(|name| [&w.folder, beside].map(|f| plain(&f.join(name))));
+                let inside = both.filter(|p| p.starts_with(&w.folder) && p.is_file());
+                inside.collect()
+            }
+        };
+        for path in more {
+            if seen.len() < MAX_FILES && seen.insert(path.clone()) {
+                left.push_back((path, false));
+            }
+        }
+        all.extend(text.filter(|text| is_named || text.is_known()));
     }
     all
+}
+
+/// What is in a folder that is watched.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    all.sort();
+    all
+}
+
+/// Without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+/// The text of a file, if it is one that somebody wrote.
+fn text_of(w: &Workflow, path: &Path, files: &Files) -> Option<StepText> {
+    let shown = path.strip_prefix(&w.folder).unwrap_or(path).display();
+    let is_script = |m: &Metadata| m.is_file() && m.len() <= MAX_BYTES;
+    std::fs::metadata(path).ok().filter(is_script)?;
+    let bytes = std::fs::read(path).ok()?;
+    StepText::of_file(&shown.to_string(), &bytes, files.is_submitted(path))
 }

@@ -142,11 +142,33 @@ fn said_of(said: &str) -> String {
     }
 }
 
-/// What `scontrol` shows of a job that `squeue` does not have. The job's name stands before all that is read here, so of two fields of
-/// one name the last one counts.
+/// What is read of `scontrol`.
+const FIELDS: [&str; 10] = [
+    "WorkDir",
+    "ExitCode",
+    "NodeList",
+    "Dependency",
+    "ExcNodeList",
+    "ReqNodeList",
+    "Prefer",
+    "Partition",
+    "ArrayJobId",
+    "AdminComment",
+];
+
+/// What `scontrol` shows of a job that `squeue` does not have. Names and comments are printed as their user has worded them, before and
+/// behind what is read here: where there are two fields of one name, nobody knows which is Slurm's.
 fn shown(said: &str) -> CliResult<About> {
+    for name in FIELDS {
+        if said.matches(&format!(" {name}=")).count() > 1 {
+            let text = format!(
+                "Slurm's answer about the job has `{name}=` twice: the job's name, its comment or a path looks like it; submit the job without that"
+            );
+            return Err(CliError::new(Exit::State, text));
+        }
+    }
     let field = |name: &str| {
-        let start = said.rfind(&format!(" {name}="))? + name.len() + 2;
+        let start = said.find(&format!(" {name}="))? + name.len() + 2;
         let rest = &said[start..];
         let ends = rest.match_indices(' ').map(|(at, _)| at);
         // The next field begins with its name and `=`.
@@ -437,15 +459,26 @@ mod tests {
     #[test]
     fn a_name_forges_nothing_that_slurm_says_of_its_job() {
         let name = "a NodeList=n2 ExitCode=0:0 Dependency=(null),singleton ExcNodeList=n1 AdminComment=[tarn start jobs=7] b";
-        let line = format!(
-            "JobId=1 JobName={name} UserId=u(1) Dependency=(null) ExitCode=1:0 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
-             ExcNodeList=(null) NodeList=n1 BatchHost=n1 WorkDir=/tmp StdErr=/x AdminComment= Power= \n"
-        );
-        let about = shown(&line).unwrap();
+        let of = |name: &str, comment: &str| {
+            shown(&format!(
+                "JobId=1 JobName={name} UserId=u(1) Dependency=(null) ExitCode=1:0 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
+                 ExcNodeList=(null) NodeList=n1 BatchHost=n1 WorkDir=/tmp AdminComment= Comment={comment} StdErr=/x Power= \n"
+            ))
+        };
+        let about = of("a b=c", "d").unwrap();
         assert_eq!((&about.list[..], about.is_well), ("n1", false));
         assert_eq!((&about.dependency[..], &about.excluded[..]), ("", ""));
         assert_eq!(about.folder, PathBuf::from("/tmp"));
         assert_eq!(about.others, Vec::<Job>::new());
+        for (name, comment) in [
+            (name, ""),
+            ("", name),
+            ("x WorkDir=/etc", ""),
+            ("", "x ExitCode=0:0"),
+        ] {
+            let why = of(name, comment).unwrap_err();
+            assert!(why.to_string().contains("twice"), "{why}");
+        }
         let lines = "3|n3|(null)|||p|3|N/A\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7|4\n";
         let facts = Facts::of(lines, 1).unwrap();
         assert_eq!(

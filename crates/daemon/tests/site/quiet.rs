@@ -12,16 +12,15 @@ use tarn_proto::site::{Job, Worked};
 const ALLOWED: Duration = Duration::from_secs(2);
 /// Rounds before the attack. They tell how far two nodes differ that nobody attacks.
 const ROUNDS: usize = 3;
-/// The most that two nodes may differ by that nobody attacks: with more, the measure says nothing.
+/// The most of that which is allowed on top. On a machine on which two undisturbed nodes differ by more, some attempts miss by chance.
 const MOST_NOISE: Duration = Duration::from_secs(1);
-/// So often the rounds are repeated until the noise is bearable.
+/// So often the rounds are repeated until the noise is not more.
 const CALIBRATIONS: usize = 5;
-/// So often an attack is tried, until nobody was late in this many attempts: an effect of it is there each time, the machine's hiccups
-/// are not.
-const ATTEMPTS: usize = 5;
-const SERVED: usize = 2;
-/// So many attempts in which somebody was late show an effect.
-const LATE: usize = 2;
+/// So often an attack is tried at most. The median attempt decides: an effect of the attack is there each time, the machine's hiccups are
+/// not. It is decided earlier as soon as one side leads by so many.
+const ATTEMPTS: i32 = 9;
+const SERVED_AHEAD: i32 = 2;
+const MISSED_AHEAD: i32 = 4;
 
 /// Why an attempt does not show that nobody is held up.
 #[derive(Debug)]
@@ -30,45 +29,38 @@ pub(crate) enum Miss {
     Late(String),
     /// All of the machine has become slower since the attack began: by it, or by others.
     Slower(String),
-    /// The machine is too busy to measure.
-    Noisy(String),
 }
 
-/// Tries an attack until it is shown that nobody else is late for it.
+/// Tries an attack until it is shown that nobody else is late for it, or somebody is.
 pub(crate) fn attempted(attack: fn(&Daemon) -> Result<(), Miss>) {
     let Some(daemon) = munge() else { return };
-    let (mut served, mut late, mut slower) = (0, Vec::new(), Vec::new());
+    let (mut ahead, mut misses) = (0, Vec::new());
     for _ in 0..ATTEMPTS {
         match attack(&daemon) {
-            Ok(()) => served += 1,
-            Err(Miss::Late(how)) => late.push(how),
-            Err(Miss::Slower(how)) => slower.push(how),
-            Err(Miss::Noisy(how)) => {
-                println!("SKIPPED: this machine is too busy to compare two users: {how}");
-                return;
+            Ok(()) => ahead += 1,
+            Err(miss) => {
+                ahead -= 1;
+                misses.push(match miss {
+                    Miss::Late(how) => format!("late: {how}"),
+                    Miss::Slower(how) => format!("all slower: {how}"),
+                });
             }
         }
-        if served >= SERVED {
-            return;
+        if ahead >= SERVED_AHEAD || ahead <= -MISSED_AHEAD {
+            break;
         }
-        assert!(
-            late.len() < LATE,
-            "an attack holds up another user: {late:?}"
-        );
     }
-    // Each time all was as fast as ever until the attack began.
     assert!(
-        slower.len() + late.len() < ATTEMPTS,
-        "an attack slows down the machine: {late:?}, {slower:?}"
+        ahead > 0,
+        "an attack holds up another user in most attempts: {misses:?}"
     );
-    println!("SKIPPED: this machine became too busy to compare two users: {late:?}, {slower:?}");
 }
 
 /// The node that nobody attacks.
 pub(crate) struct Quiet<'a> {
     node: Node,
     daemon: &'a Daemon,
-    /// The most by which the two have differed before the attack.
+    /// The most by which the two have differed before the attack, as far as that is allowed for.
     noise: Duration,
     /// The most that Bob's order took before the attack, on either.
     before: Duration,
@@ -78,7 +70,7 @@ pub(crate) struct Quiet<'a> {
 
 impl<'a> Quiet<'a> {
     /// Beside the node of this session, before that is attacked.
-    pub(crate) fn beside(session: &mut Session, daemon: &'a Daemon) -> Result<Self, Miss> {
+    pub(crate) fn beside(session: &mut Session, daemon: &'a Daemon) -> Self {
         let mut quiet = Self {
             node: Node::start("n2", daemon),
             daemon,
@@ -100,13 +92,11 @@ impl<'a> Quiet<'a> {
                 quiet.before = quiet.before.max(attacked).max(alone);
             }
             if quiet.noise <= MOST_NOISE {
-                return Ok(quiet);
+                break;
             }
         }
-        let noise = quiet.noise;
-        Err(Miss::Noisy(format!(
-            "two undisturbed nodes differ by {noise:?}"
-        )))
+        quiet.noise = quiet.noise.min(MOST_NOISE);
+        quiet
     }
 
     /// Bob's job is served as if nobody else was there.
@@ -217,10 +207,7 @@ fn the_measure_sees_who_is_held_up() {
     let Some(daemon) = munge() else { return };
     let node = Node::start("n1", &daemon);
     let mut session = node.begin(&daemon);
-    let mut quiet = match Quiet::beside(&mut session, &daemon) {
-        Ok(quiet) => quiet,
-        Err(noisy) => return println!("SKIPPED: this machine is too busy: {noisy:?}"),
-    };
+    let mut quiet = Quiet::beside(&mut session, &daemon);
     let mut own = quiet.node.begin(&daemon);
     let tarnd = Pid::from_raw(node.tarnd.id() as i32).unwrap();
     let held = ALLOWED + quiet.noise + Duration::from_secs(1);

@@ -2,8 +2,8 @@
 
 use super::shifted;
 use crate::diag::{Code, Finding};
-use crate::unset::{SET, is_of_scheduler, scheduler};
-use crate::variables::{reads, set_by};
+use crate::unset::{SET, is_of_scheduler, remedy, scheduler};
+use crate::variables::{Read, reads, set_in};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -17,14 +17,18 @@ const SET_IF: &[(&str, &[&str])] = &[
 pub(super) struct Unset<'s> {
     name: &'s str,
     at: Range<usize>,
+    /// Python or R reads it by a call.
+    is_call: bool,
 }
 
 /// Those that are read without a default and set by nobody, each once.
 pub(super) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
-    let set = set_by(text);
+    let set = set_in("", text);
     let mut named = BTreeSet::new();
     let reads = reads(text).into_iter();
-    let open = reads.filter(|read| !read.has_default && !read.is_literal);
+    let is_settled =
+        |read: &Read<'_>| read.has_default || read.is_literal || (read.is_call && read.is_test);
+    let open = reads.filter(move |read| !is_settled(read));
     let ours = open.filter(|read| is_of_scheduler(read.name));
     ours.filter(move |read| {
         !is_set(text, read.name) && !set.contains(read.name) && named.insert(read.name)
@@ -32,6 +36,7 @@ pub(super) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
     .map(|read| Unset {
         name: read.name,
         at: read.at..read.at + read.len(text),
+        is_call: read.is_call,
     })
 }
 
@@ -61,7 +66,7 @@ pub(super) fn note(read: Unset<'_>, start: usize) -> Finding {
         format!("`{name}` is not set where there is no {}", scheduler(name)),
     )
     .at(shifted(&read.at, start).into(), "read here")
-    .help(format!("give it a value that does no harm, such as `${{{name}:-none}}`, or set it before `tarn run`"))
+    .help(remedy(name, read.is_call))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What stands in for a tier that a node does not have: memory, or a folder that all nodes see. And where one that is borrowed appears.
 
-use super::{TierSpec, default_tier, free_bytes, look_at_root, make_root, nameless};
+use super::{TierSpec, default_tier, free_bytes, look_at_root, nameless};
 use std::io;
 use std::path::{Path, PathBuf};
 use tarn_base::cluster::STAND_IN;
@@ -24,7 +24,7 @@ pub struct StandIn {
 
 /// Replaces each tier that cannot be made or written here, though not for being full: by memory, and where that cannot be
 /// used either by a folder in `folder`, this node's own on a file system that all nodes see. What stands in for a tier has
-/// no size, or one that is known to fit. A tier for which nothing stands in stays as it is.
+/// no size, or one that is known to fit. A tier for which nothing stands in stays as it is. Nothing is made by looking.
 pub fn stand_in(tiers: &mut [TierSpec], folder: &Path) -> Vec<StandIn> {
     let mut all = Vec::new();
     for tier in tiers {
@@ -60,7 +60,7 @@ fn substitute(tier: &TierSpec, folder: &Path) -> Option<(PathBuf, Option<u64>)> 
     if memory {
         return Some((root, None));
     }
-    let part = free_bytes(&root).ok()? / SHARED_PART;
+    let part = free_bytes(&look_at_root(&root).ok()?).ok()? / SHARED_PART;
     Some((root, Some(part.min(tier.size.unwrap_or(u64::MAX)))))
 }
 
@@ -78,10 +78,10 @@ pub(crate) fn instead(tier: &TierSpec, ending: &str, folder: &Path) -> Option<(P
     Some((shared, false))
 }
 
-/// Whether a folder is there or can be made, which it is, and can be written.
+/// Whether a folder is there or can be made, and can be written.
 fn usable(root: &Path) -> io::Result<()> {
-    make_root(root)?;
-    nameless(root).map(drop)
+    let near = look_at_root(root)?;
+    nameless(&near).map(drop)
 }
 
 #[cfg(test)]
@@ -117,19 +117,20 @@ mod tests {
         );
         assert_eq!((&tiers[1].root, tiers[1].size), (&only.root, None));
         assert!(
-            in_memory(&only.root)
+            in_memory(only.root.parent().unwrap())
                 && only.root.ends_with(format!(
                     "tarn-{}-{gone}.stand-in",
                     rustix::process::geteuid().as_raw()
                 ))
         );
+        assert!(!only.root.exists(), "nothing is made by looking");
         // What is wrong with memory is the folder's name: a file is in the way.
-        std::fs::remove_dir(&only.root).unwrap();
         std::fs::write(&only.root, "").unwrap();
         let mut tiers = [spec(&gone, &file.join("tier"))];
         let again = stand_in(&mut tiers, dir.path());
         std::fs::remove_file(&only.root).unwrap();
         assert_eq!(again[0].root, dir.path().join(format!("{gone}.stand-in")));
+        assert!(!again[0].root.exists());
         assert_eq!(tiers[0].size, Some(1 << 20));
     }
 }
