@@ -316,9 +316,19 @@ pub(crate) fn remove(
         );
     }
     catalogue.record(&changes).exit(Exit::State)?;
+    erase(catalogue, &ours, mover).map_err(|e| {
+        let text = format!(
+            "{e}. tarn does not use the data any more; the next `tarn run`, or `tarn data rm --orphans`, removes what is left of it"
+        );
+        CliError::new(e.exit, text)
+    })
+}
+
+/// Removes the bytes of replicas that are not recorded any more; how many these were.
+fn erase(catalogue: &Catalogue, ours: &[&ReplicaRow], mover: &dyn Mover) -> CliResult<u64> {
     let mut freed: BTreeMap<(&Path, &str), u64> = BTreeMap::new();
     let mut sum = 0;
-    for r in &ours {
+    for r in ours {
         let path = r.path();
         // What is gone already is in no ledger any more.
         let stored = match is_there(r, mover)? {

@@ -4,6 +4,7 @@ mod copy;
 mod exec;
 mod list;
 mod store;
+mod writer;
 
 use crate::args::{Cli, size};
 use crate::error::CliResult;

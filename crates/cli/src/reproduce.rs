@@ -397,10 +397,7 @@ fn write(results: &Results, page: &Path, kept: &Path) -> CliResult<()> {
 
 /// Writes a file whole: a reader never sees half of it. An option names another one.
 fn put(path: &Path, bytes: &[u8], option: &str) -> CliResult<()> {
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    std::fs::write(&part, bytes)
-        .and_then(|()| std::fs::rename(&part, path))
+    crate::whole::replace(path, bytes, None)
         .with_context(|| {
             format!(
                 "cannot write {}: name another file with {option}",

@@ -587,7 +587,7 @@ fn write_page(path: &Path, page: &str) -> CliResult<()> {
             .with_context(|| format!("cannot create {}", folder.display()))
             .exit(Exit::State)?;
     }
-    std::fs::write(path, page)
+    crate::whole::replace(path, page.as_bytes(), None)
         .with_context(|| format!("cannot write the report {}", path.display()))
         .exit(Exit::State)
 }

@@ -288,7 +288,7 @@ fn write_page(
         .iter_mut()
         .filter_map(|(s, chart)| Some((s.clone(), chart.take()?)));
     let drawn: Vec<_> = drawn.collect();
-    std::fs::write(path, page(machine, workload, &drawn))
+    crate::whole::replace(path, page(machine, workload, &drawn).as_bytes(), None)
         .with_context(|| format!("cannot write the report to {}", path.display()))
         .exit(Exit::State)
 }

@@ -3,9 +3,21 @@
 
 #[path = "inject/calls.rs"]
 mod calls;
+#[path = "inject/ckpt.rs"]
+mod ckpt;
 mod common;
+#[path = "inject/data.rs"]
+mod data;
+#[path = "inject/every.rs"]
+mod every;
 #[path = "../../libtarn/tests/common/mod.rs"]
 #[allow(dead_code)]
 mod linked;
+#[path = "inject/pages.rs"]
+mod pages;
+#[path = "inject/slurm.rs"]
+mod slurm;
+#[path = "inject/storage.rs"]
+mod storage;
 #[path = "inject/verbs.rs"]
 mod verbs;

@@ -2,6 +2,7 @@
 //! call says of itself is true then, nothing that was there is lost, and the same call succeeds when it is made again.
 
 #[path = "inject/calls.rs"]
+#[allow(dead_code)]
 mod calls;
 mod common;
 #[path = "inject_libtarn/exported.rs"]

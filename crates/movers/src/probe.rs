@@ -4,11 +4,13 @@ use crate::error::{Result, Side, failed, show_path};
 use crate::remove::remove;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
-    CWD, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags, fsetxattr, ftruncate, ioctl_ficlone,
-    mkdirat, openat, renameat_with, seek,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags, flock,
+    fsetxattr, fstat, ftruncate, ioctl_ficlone, lstat, mkdirat, openat, renameat_with, seek,
+    unlinkat,
 };
 use rustix::io::{Errno, pwrite};
-use std::path::Path;
+use rustix::process::geteuid;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tarn_ports::TreeCapabilities;
 use tarn_sys::beneath::Root;
@@ -16,18 +18,64 @@ use tarn_sys::beneath::Root;
 /// Bytes of the probing file's hole: larger than any file system's block.
 const HOLE: u64 = 4 << 20;
 
+/// Folders of these names that are tried: one may belong to another process, or another user.
+const NAMES: u32 = 64;
+
 /// Tries out what the file system of `folder` can do.
 pub(crate) fn capabilities(folder: &Path) -> Result<TreeCapabilities> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
     let error = |e| failed(Side::Dest, "write", &show_path(folder), e);
-    let unique = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let scratch = folder.join(format!(".tarn-probe-{}-{}", unique.0, unique.1));
-    mkdirat(CWD, &scratch, Mode::RWXU).map_err(error)?;
+    let (scratch, _lock) = scratch(folder).map_err(error)?;
     let found = Root::open(&scratch)
         .and_then(|root| probe(&root))
         .map_err(error);
     remove(&scratch)?;
     found
+}
+
+/// A folder to try things out in, for as long as its lock is held. One that a killed process has left is used again, so that no more
+/// than that stays.
+fn scratch(folder: &Path) -> std::result::Result<(PathBuf, Option<OwnedFd>), Errno> {
+    for number in 0..NAMES {
+        let scratch = folder.join(format!(".tarn-probe-{number}"));
+        match mkdirat(CWD, &scratch, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+        match take(&scratch) {
+            Ok(lock) => return Ok((scratch, Some(lock))),
+            // Another process or user has it, or has just taken it away.
+            Err(Errno::WOULDBLOCK | Errno::NOENT | Errno::ACCESS | Errno::EXIST) => {}
+            Err(e) if number == 0 && e != Errno::IO => break,
+            Err(e) => return Err(e),
+        }
+    }
+    // Where there are no locks.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let unique = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let scratch = folder.join(format!(".tarn-probe-{}-{}", unique.0, unique.1));
+    mkdirat(CWD, &scratch, Mode::RWXU)?;
+    Ok((scratch, None))
+}
+
+/// Locks a scratch folder that is still there and empties it.
+fn take(scratch: &Path) -> std::result::Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = openat(CWD, scratch, flags, Mode::empty())?;
+    flock(&open, FlockOperation::NonBlockingLockExclusive)?;
+    let (locked, named) = (fstat(&open)?, lstat(scratch)?);
+    if (locked.st_dev, locked.st_ino) != (named.st_dev, named.st_ino) {
+        return Err(Errno::NOENT);
+    }
+    if locked.st_uid != geteuid().as_raw() {
+        return Err(Errno::ACCESS);
+    }
+    for name in ["one", "two"] {
+        match unlinkat(&open, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(open)
 }
 
 fn probe(root: &Root) -> std::result::Result<TreeCapabilities, Errno> {
@@ -52,4 +100,27 @@ fn probe(root: &Root) -> std::result::Result<TreeCapabilities, Errno> {
 fn create(root: &Root, name: &str) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     openat(root, name, flags, Mode::RUSR | Mode::WUSR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_has_left_is_used_again_and_what_another_has_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || std::fs::read_dir(&folder).unwrap().count();
+        let left = folder.path().join(".tarn-probe-0");
+        std::fs::create_dir(&left).unwrap();
+        std::fs::write(left.join("one"), "1").unwrap();
+        let (first, lock) = scratch(folder.path()).unwrap();
+        assert_eq!(first, left);
+        assert_eq!(std::fs::read_dir(&left).unwrap().count(), 0);
+        let (second, other) = scratch(folder.path()).unwrap();
+        assert_ne!(second, left);
+        drop((lock, other));
+        std::fs::remove_dir(second).unwrap();
+        capabilities(folder.path()).unwrap();
+        assert_eq!(names(), 0);
+    }
 }

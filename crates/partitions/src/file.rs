@@ -274,7 +274,8 @@ pub(crate) fn resize(
         })?;
     }
     let written = write(file, &new, path)?;
-    if new.size < old.size {
+    // Of the same size, too: somebody may have failed to make it smaller.
+    if new.size <= old.size {
         cut(new.size)?;
     }
     Ok(written)

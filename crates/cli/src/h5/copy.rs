@@ -1,6 +1,7 @@
 //! `tarn h5 export` and `import`.
 
-use super::store::{Reader, Writer, chunk};
+use super::store::{Reader, chunk};
+use super::writer::Writer;
 use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out};

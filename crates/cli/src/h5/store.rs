@@ -12,7 +12,7 @@ use tarn_partitions::{
 };
 
 /// Bytes of all that stands before a file.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Bytes of a copy of the header, of which the last eight are its checksum.
 const COPY: usize = 128;
 /// Where the second copy is.
@@ -64,7 +64,7 @@ impl Header {
         copies.into_iter().flatten().max_by_key(|copy| copy.number)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let last = u64::from(self.count) | u64::from(self.index) << 32;
         let words = [MAGIC, VERSION, self.number].into_iter();
         let words = words.chain([self.identity as u64, (self.identity >> 64) as u64]);
@@ -90,7 +90,7 @@ pub(super) fn page_room() -> Room {
     Box::leak(vec![Cell::new(0); PAGE as usize].into())
 }
 
-fn chunk_room() -> Room {
+pub(super) fn chunk_room() -> Room {
     Box::leak(vec![Cell::new(0); CHUNK as usize].into())
 }
 
@@ -161,12 +161,12 @@ impl Store {
         }
     }
 
-    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Refusal> {
         self.ask(Op::Read, offset, length)?;
         Ok(self.cells.iter().take(length).map(Cell::get).collect())
     }
 
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
         self.cells
             .iter()
             .zip(bytes)
@@ -183,10 +183,20 @@ impl Store {
     pub(super) fn share(&self) -> Result<(), Refusal> {
         self.partition.lock(Hold::Shared)
     }
+
+    /// Keeps everybody else out for as long as this is open.
+    pub(super) fn hold(&self) -> Result<(), Refusal> {
+        self.partition.lock(Hold::Alone)
+    }
+
+    /// Bytes of the partition.
+    pub(super) fn size(&self) -> Result<u64, Refusal> {
+        self.partition.size()
+    }
 }
 
 /// Where a file begins in its partitions.
-fn start(count: usize, block: u64) -> u64 {
+pub(super) fn start(count: usize, block: u64) -> u64 {
     match count {
         1 => PAGE,
         several => several as u64 * block,
@@ -259,96 +269,6 @@ fn header(path: &PathBuf, room: Room) -> CliResult<Header> {
         );
         CliError::new(Exit::State, text)
     })
-}
-
-/// A file that is written into partitions of its own. Dropped before it is whole, it takes them away.
-pub(super) struct Writer {
-    partitions: Vec<PathBuf>,
-    store: Option<Store>,
-    block: u64,
-    size: u64,
-    done: u64,
-}
-
-impl Writer {
-    /// # Errors
-    /// When they are there already, or have no room.
-    pub(super) fn create(partitions: &[PathBuf], block: u64, size: u64) -> CliResult<Self> {
-        let mut writer = Self {
-            partitions: Vec::new(),
-            store: None,
-            block,
-            size,
-            done: 0,
-        };
-        let count = partitions.len() as u64;
-        let each = match count {
-            1 => PAGE + size,
-            _ if block == 0 || !block.is_multiple_of(PAGE) => {
-                let text = "--block must be a multiple of 4 KiB";
-                return Err(CliError::new(Exit::Usage, text));
-            }
-            count => (1 + size.div_ceil(count * block)) * block,
-        };
-        for path in partitions {
-            Partition::create(path, each, Vec::new()).map_err(refused)?;
-            writer.partitions.push(path.clone());
-        }
-        writer.store = Some(Store::open(partitions, block, true, chunk_room()).map_err(refused)?);
-        Ok(writer)
-    }
-
-    fn put(&mut self, offset: u64, bytes: &[u8]) -> CliResult<()> {
-        let store = self.store.as_mut();
-        store.map_or(Ok(()), |store| store.write(offset, bytes).map_err(refused))
-    }
-
-    /// Appends bytes, at most [`CHUNK`].
-    pub(super) fn write(&mut self, bytes: &[u8]) -> CliResult<()> {
-        self.put(start(self.partitions.len(), self.block) + self.done, bytes)?;
-        self.done += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// What is there now is the file.
-    pub(super) fn finish(mut self) -> CliResult<()> {
-        let mut identity = [0; 16];
-        let random = rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty());
-        random.map_err(|e| CliError::new(Exit::Internal, e))?;
-        let count = self.partitions.len() as u32;
-        let header = Header {
-            number: 1,
-            identity: u128::from_le_bytes(identity),
-            eof: self.size,
-            block: if count == 1 { PAGE } else { self.block },
-            count,
-            index: 0,
-        };
-        // The first says that there is a file.
-        for index in (0..count).rev() {
-            let eof = if index == 0 { header.eof } else { 0 };
-            let copy = Header {
-                index,
-                eof,
-                ..header
-            }
-            .encode();
-            self.put(u64::from(index) * self.block, &copy)?;
-        }
-        self.partitions.clear();
-        Ok(())
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.store = None;
-        for path in &self.partitions {
-            if let Err(why) = Partition::delete(path) {
-                crate::print::say!("warning: {}", why.text);
-            }
-        }
-    }
 }
 
 /// Bytes that are appended at once, at most.

@@ -5,11 +5,11 @@ use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::finding::{self, finding, found};
 use crate::print::{out, say};
+use crate::whole;
 use anyhow::Context;
 use clap::Args;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 use tarn_base::codes::Exit;
 use tarn_slurm::conf;
@@ -351,35 +351,19 @@ fn write(args: &InstallArgs, plan: &Plan) -> CliResult {
 
 /// Replaced as a whole, with the rights that it had; what a link leads to, not the link.
 fn replace(path: &Path, text: &str) -> CliResult<()> {
-    let failed = |e: io::Error| {
-        CliError::new(
-            Exit::State,
-            format!("{} cannot be written: {e}", path.display()),
-        )
-    };
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let about = fs::metadata(&path).ok();
-    let name = path
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let beside = path.with_file_name(format!(".tarn-{name}"));
-    let written = || -> io::Result<()> {
-        let mut file = fs::File::create(&beside)?;
-        let mode = about.as_ref().map_or(0o644, |about| about.mode() & 0o7777);
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        if let Some(about) = &about {
-            std::os::unix::fs::fchown(&file, Some(about.uid()), Some(about.gid()))?;
-        }
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, &path)
-    };
-    written().map_err(|e| {
-        let _ = fs::remove_file(&beside);
-        failed(e)
-    })
+    whole::replace(path, text.as_bytes(), Some(0o644))
+        .with_context(|| format!("{} cannot be written", path.display()))
+        .exit(Exit::State)
+}
+
+/// Takes a file away that may be gone already.
+fn take_away(path: &Path) -> CliResult<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e)
+            .with_context(|| path.display().to_string())
+            .exit(Exit::State),
+        _ => Ok(()),
+    }
 }
 
 fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
@@ -407,9 +391,7 @@ fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
             continue;
         };
         match &file.lines {
-            Lines::File(_) if is_ours(&old) => fs::remove_file(&file.path)
-                .with_context(|| file.path.display().to_string())
-                .exit(Exit::State)?,
+            Lines::File(_) if is_ours(&old) => take_away(&file.path)?,
             Lines::File(_) => continue,
             Lines::Block(_) => {
                 let new = conf::without(&old)
@@ -423,7 +405,8 @@ fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
         }
         out!("{} taken out", file.path.display())?;
     }
-    let _ = fs::remove_file(args.below(&folder(args.conf.as_deref()).join(OFF)));
+    // Left there, it would switch off what is installed later.
+    take_away(&args.below(&folder(args.conf.as_deref()).join(OFF)))?;
     out!(
         "next: restart slurmctld; stop `tarnd --controller` and `tarnd --site`; data on nodes stays until it is removed"
     )?;
@@ -507,15 +490,9 @@ pub(crate) fn off(args: &ConfArgs, reason: &[String]) -> CliResult {
 
 pub(crate) fn on(args: &ConfArgs) -> CliResult {
     let path = folder(args.conf.as_deref()).join(OFF);
-    match fs::remove_file(&path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e)
-            .with_context(|| path.display().to_string())
-            .exit(Exit::State),
-        _ => {
-            out!("on")?;
-            Ok(Exit::Success)
-        }
-    }
+    take_away(&path)?;
+    out!("on")?;
+    Ok(Exit::Success)
 }
 
 /// What sbatch is told of a job with directives while tarn is switched off.

@@ -2,6 +2,7 @@
 
 use crate::common::Ran;
 use crate::linked::said;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -128,6 +129,7 @@ pub(crate) fn sweep<W>(
     let once = |number, how| {
         let world = prepare();
         let (folder, command) = command(&world);
+        assert!(names != "tarn" || is_of(name, &command), "{name}");
         let (ran, calls, hit) = run(program, &command, (number, how), (&folder, names));
         let what = format!("{name}: {how:?} at call {number}, {hit}");
         let hit = Hit { how, what, ran };
@@ -147,6 +149,22 @@ pub(crate) fn sweep<W>(
     }
     println!("{name}: {count} of {calls} calls were hit in each way");
     count
+}
+
+/// Whether a sweep's name begins with the verb of `tarn` that the command has.
+fn is_of(name: &str, command: &Command) -> bool {
+    let verb = name.split(" (").next().unwrap_or(name).split(' ');
+    let verb = verb.take_while(|word| !word.starts_with('-'));
+    verb.map(OsStr::new)
+        .zip(command.get_args())
+        .all(|(word, is)| word == is)
+}
+
+/// How many calls a command makes that change files below the folder; none is hit.
+pub(crate) fn count((folder, command): (PathBuf, Command)) -> Option<(Ran, u64)> {
+    let program = injector()?;
+    let (ran, calls, _) = run(program, &command, (0, How::Eio), (&folder, "tarn"));
+    Some((ran, calls))
 }
 
 /// Whatever is hit, nobody panics, and who fails says why.

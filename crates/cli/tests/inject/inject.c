@@ -1,6 +1,6 @@
 /*
  * inject.c: runs a command, and fails or kills one of the system calls by which
- * it changes files.
+ * it makes or changes files.
  *
  *     inject COUNT N HOW FOLDER NAMES COMMAND...
  *
@@ -55,14 +55,25 @@ static const struct call {
     {"symlink", SYS_symlink, NONE, 1, NONE},     {"symlinkat", SYS_symlinkat, 1, 2, NONE},
     {"unlink", SYS_unlink, NONE, 0, NONE},       {"unlinkat", SYS_unlinkat, 0, 1, NONE},
     {"rmdir", SYS_rmdir, NONE, 0, NONE},         {"mkdir", SYS_mkdir, NONE, 0, NONE},
-    {"mkdirat", SYS_mkdirat, 0, 1, NONE},
+    {"mkdirat", SYS_mkdirat, 0, 1, NONE},        {"openat2", SYS_openat2, 0, 1, NONE},
 };
 enum { COUNT = sizeof CALLS / sizeof *CALLS };
+
+/* Calls that open files, and which of their arguments are the flags: with some
+ * of these they make a file, or empty one. */
+static const struct open {
+    struct call call;
+    int flags;
+} OPENS[] = {
+    {{"open", SYS_open, NONE, 0, NONE}, 1},
+    {{"openat", SYS_openat, 0, 1, NONE}, 2},
+};
+enum { OPEN_COUNT = sizeof OPENS / sizeof *OPENS, CHANGING = O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY) };
 
 /* Filters the calls of this process and of all that it starts; the descriptor
  * by which they are told. */
 static int listen_to(void) {
-    struct sock_filter filter[2 * COUNT + 2];
+    struct sock_filter filter[2 * COUNT + 5 * OPEN_COUNT + 2];
     unsigned short length = 0;
     filter[length++] =
         (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
@@ -70,6 +81,15 @@ static int listen_to(void) {
         filter[length++] =
             (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)CALLS[i].number, 0, 1);
         filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
+    }
+    for (int i = 0; i < OPEN_COUNT; i++) {
+        unsigned at = offsetof(struct seccomp_data, args) + (unsigned)OPENS[i].flags * sizeof(__u64);
+        filter[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
+                                                        (unsigned)OPENS[i].call.number, 0, 4);
+        filter[length++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, at);
+        filter[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CHANGING, 0, 1);
+        filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
+        filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     }
     filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {length, filter};
@@ -175,12 +195,31 @@ static struct {
     FILE *count;
 } plan;
 
+static const struct call *call_of(int number) {
+    for (int i = 0; i < OPEN_COUNT; i++)
+        if (OPENS[i].call.number == number)
+            return &OPENS[i].call;
+    const struct call *call = CALLS;
+    while (call->number != number)
+        call++;
+    return call;
+}
+
+/* Whether an openat2 makes a file, or empties one: its flags are in memory. */
+static bool is_changing(const struct seccomp_notif *told) {
+    uint64_t flags = 0;
+    struct iovec here = {&flags, sizeof flags};
+    struct iovec there = {(void *)told->data.args[2], sizeof flags};
+    process_vm_readv((pid_t)told->pid, &here, 1, &there, 1, 0);
+    return flags & CHANGING;
+}
+
 /* What becomes of a call. */
 static int fate(const struct seccomp_notif *told) {
     char program[LONGEST], file[2 * LONGEST];
-    const struct call *call = CALLS;
-    while (call->number != told->data.nr)
-        call++;
+    const struct call *call = call_of(told->data.nr);
+    if (told->data.nr == SYS_openat2 && !is_changing(told))
+        return 0;
     leads((pid_t)told->pid, "exe", program);
     const char *name = strrchr(program, '/');
     if (!is_one_of(name ? name + 1 : program, plan.names))

@@ -27,7 +27,7 @@ out = ["o"]
 "#;
 
 /// What a tree holds; empty where there is none.
-fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = Vec::new();
     crate::common::files(folder, &mut all);
     let named = all.into_iter().map(|path| {
@@ -38,14 +38,14 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// A site with a source of two files.
-fn site() -> Site {
+pub(crate) fn site() -> Site {
     let site = Site::new(FLOW);
     fill(&site, "one");
     site
 }
 
 /// Runs it up to some moment in the middle, as if it was killed there.
-fn crashed(site: &Site) {
+pub(crate) fn crashed(site: &Site) {
     let mut run = site.command(&site.run_arguments());
     let ran = run.env("TARN_CRASH_AT", "30").output().unwrap();
     assert_eq!(ran.status.code(), None, "it has not come so far");
@@ -62,20 +62,20 @@ fn made(word: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     [("both".into(), both), ("sub/lines".into(), b"2\n".to_vec())].into()
 }
 
-fn of(site: &Site, arguments: &[&str]) -> (PathBuf, Command) {
+pub(crate) fn of(site: &Site, arguments: &[&str]) -> (PathBuf, Command) {
     let mut command = site.command(arguments);
     // Keys, too, are in its folder.
     command.env("HOME", site.dir.path());
     (site.dir.path().to_owned(), command)
 }
 
-fn with_tier<'a>(site: &'a Site, verb: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn with_tier<'a>(site: &'a Site, verb: &[&'a str]) -> Vec<&'a str> {
     let options = site.options.iter().map(String::as_str);
     verb.iter().copied().chain(options).collect()
 }
 
 #[track_caller]
-fn well(hit: &Hit, then: &str, ran: Ran) -> Ran {
+pub(crate) fn well(hit: &Hit, then: &str, ran: Ran) -> Ran {
     assert_eq!(ran.code, Some(0), "{}; then {then}: {}", hit.what, ran.err);
     ran
 }
@@ -130,7 +130,7 @@ fn a_run_over_an_earlier_result() {
     };
     let check = |site: &Site, hit: &Hit| goes_on(site, hit, &made("one"), "two");
     sweep(
-        "run again",
+        "run (over an earlier result)",
         "tarn",
         prepare,
         |site| of(site, &site.run_arguments()),
@@ -155,7 +155,7 @@ fn a_run_that_is_resumed() {
     );
 }
 
-fn put() -> Site {
+pub(crate) fn put() -> Site {
     let site = site();
     site.tarn(&with_tier(&site, &["data", "put", "in", "kept"]))
         .exits(0);
@@ -163,7 +163,7 @@ fn put() -> Site {
 }
 
 /// What `data get` gives, if it gives it.
-fn got(site: &Site) -> Option<BTreeMap<PathBuf, Vec<u8>>> {
+pub(crate) fn got(site: &Site) -> Option<BTreeMap<PathBuf, Vec<u8>>> {
     let to = site.path("got");
     let _ = fs::remove_dir_all(&to);
     let ran = site.tarn(&["data", "get", "kept", "got"]);
@@ -230,6 +230,8 @@ fn data_rm() {
         }
         assert_eq!(got(site), None, "{}", hit.what);
         assert_eq!(source.len(), 2, "{}", hit.what);
+        well(hit, "orphans", site.tarn(&["data", "rm", "--orphans"]));
+        site.leaves_nothing_on_its_tier();
     });
 }
 
@@ -249,6 +251,16 @@ fn data_drain() {
             assert!(!hit.done(), "{}", hit.what);
             assert_eq!(got(site), Some(source), "{}", hit.what);
         }
+        let again = site.tarn(&["data", "drain", "kept", "there"]);
+        assert!(
+            matches!(again.code, Some(0 | 7)),
+            "{}: {}",
+            hit.what,
+            again.err
+        );
+        assert_eq!(tree(&site.path("there")).len(), 2, "{}", hit.what);
+        well(hit, "orphans", site.tarn(&["data", "rm", "--orphans"]));
+        site.leaves_nothing_on_its_tier();
     });
 }
 
