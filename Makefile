@@ -41,7 +41,7 @@ bench: ## the benchmarks, with the plain tool's figure beside each
 	@scripts/deps.sh demo
 	@scripts/bench.sh
 
-build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, spank_tarn.so where libslurm-dev is, the plug-in for HDF5 in hdf5, the RDMA device in verbs where libibverbs-dev is, libtarn_phx.so for Python
+build: ## target/release: tarn, tarnd, libtarn.so and libtarn.a, libtarnfabric.so where libfabric-dev is installed, nbdkit-tarn-plugin.so where nbdkit-plugin-dev is, spank_tarn.so where libslurm-dev is, the plug-in for HDF5 in hdf5, the RDMA device in verbs where libibverbs-dev is, libtarn_python.so for Python
 	@scripts/deps.sh build
 	@source scripts/common.sh && tarn_built release && cargo build --quiet --locked --release -p tarn-python && echo "$$tarn"
 

@@ -6,7 +6,7 @@ set -euo pipefail
 build=(build-essential)
 demo=("${build[@]}" montage python3 python3-astropy python3-numpy)
 # libfabric-dev makes libtarnfabric.so, clang-format checks its source, libhwloc15 knows processor sockets (strace sees who asks),
-# chromium opens the report, two check the scripts, jq reads a run's log as CONTRIBUTING.md shows, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
+# chromium opens the report, mypy checks the types of the Python package, two check the scripts, jq reads a run's log as CONTRIBUTING.md shows, `links` is for what links libtarn (openmpi-bin runs the two-node example too), and
 # the last are for the test cluster. hdf5-tools compares files, python3-venv is for the Pythons of PyPI at the end.
 # openfoam (some 500 MB) is what the test of examples/openfoam runs, lammps that of examples/lammps.
 # Where services start by themselves, Debian starts munged too; the cluster has its own. libslurm-dev makes the SPANK plug-in.
@@ -28,7 +28,7 @@ links=(gfortran libmpich-dev libopenmpi-dev mandoc mpich openmpi-bin pkg-config)
 # What the tests of a Slurm cluster and its MPI programs need, and no more: `make test` runs them on Debian 13 too (scripts/suite.sh).
 cluster=("${build[@]}" attr python3 strace libfabric-dev "${links[@]}" "${slurm[@]}")
 # debootstrap makes that Debian 13.
-test=("${demo[@]}" debootstrap chromium clang-format hdf5-tools jq lammps libfabric-dev libhwloc15 openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
+test=("${demo[@]}" debootstrap chromium clang-format hdf5-tools jq lammps libfabric-dev libhwloc15 mypy openfoam pyflakes3 python3-venv shellcheck strace "${analysis[@]}" "${training[@]}" "${block[@]}" "${links[@]}" "${shared[@]}" "${shells[@]}" "${slurm[@]}" "${swift[@]}" "${verbs[@]}")
 soak=("${test[@]}")
 # mdBook comes from crates.io, for the tests too.
 book=("${build[@]}" mandoc)

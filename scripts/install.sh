@@ -33,7 +33,8 @@ if [ -d "$built/verbs" ]; then # where `tarn verbs` looks for it
     install -t "$to/lib/tarn/verbs" "$built"/verbs/{libtarnverbs.so,libtarnverbs-storage.so,verbs-serve}
 fi
 install -m 644 -t "$to/include" crates/libtarn/include/*.h
-install -m 644 -t "$to/share/tarn" bindings/fortran/phx.f90 bindings/python/tarn.py
+install -m 644 -t "$to/share/tarn" bindings/fortran/phx.f90
+scripts/python.sh "$built" "$to/share/tarn" # a folder for PYTHONPATH
 install -m 644 -t "$to/share/man/man3" docs/man/*.3
 sed "s|@PREFIX@|$prefix|; s|@VERSION@|$(version)|" crates/libtarn/tarn.pc.in > "$to/lib/pkgconfig/tarn.pc"
 for unit in system/tarnd{@,-site,-controller}.service user/tarnd.service; do

@@ -26,7 +26,7 @@ all=$work/all/usr
 # Where Debian looks for them.
 mkdir -p "$all/lib/python3/dist-packages" "$all/share/zsh"
 mv "$all/share/zsh/site-functions" "$all/share/zsh/vendor-completions"
-mv "$all/share/tarn/tarn.py" "$all/lib/python3/dist-packages/"
+mv "$all/share/tarn/tarn" "$all/share/tarn/phx" "$all/lib/python3/dist-packages/"
 find "$all/share/man" -type f -exec gzip -9n {} +
 find "$all/bin" "$all/lib" -type f \( -path '*/bin/*' -o -name '*.so' -o -path '*/hdf5/bench' -o -name verbs-serve \) -exec strip --strip-unneeded -R .comment {} +
 strip --strip-debug --enable-deterministic-archives "$all/lib/libtarn.a"
@@ -73,6 +73,8 @@ fabric=$work/tarn/usr/lib/tarn/libtarnfabric.so recommended=()
 [ ! -e "$fabric" ] || recommended=(-dRecommends "$fabric")
 needs libtarn -dDepends "$work/libtarn/usr/lib/libtarn.so"
 needs tarn -dDepends "${programs[@]}" "${recommended[@]}"
+native=$work/python3-tarn/usr/lib/python3/dist-packages/tarn/_native.abi3.so
+[ ! -e "$native" ] || needs python3-tarn -dDepends "$native"
 
 scripts/third-party.py | gzip -9n > "$work/third-party.gz"
 for package in "${packages[@]}"; do

@@ -21,7 +21,7 @@ case $name in
         crates=(flow engine local allocation control journal)
         cli=(run bad_days data_outside restart partition encrypt multi_node scripts state)
         daemon=(node)
-        tests=(allocation allocation_end)
+        tests=(allocation allocation_end python_package)
         ;;
     site)
         crates=(site slurm munge modes)
@@ -34,7 +34,7 @@ case $name in
         tests=(tasks tasks_far)
         ;;
     checkpoint)
-        crates=(phx checkpoint ranks track objects libtarn)
+        crates=(phx checkpoint ranks track objects libtarn python)
         cli=(ckpt ckpt_drain objects)
         daemon=(checkpoints objects)
         tests=(checkpoints)

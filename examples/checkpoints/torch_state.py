@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-import phx
+import tarn
 
 
 def tensors(state, path):
@@ -43,7 +43,7 @@ def main(steps):
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     optimizer = with_state(torch.optim.Adam(model.parameters(), lr=0.01))
     step = torch.zeros(1, dtype=torch.int64)
-    with phx.Checkpoints(run="torch-state") as ck:
+    with tarn.checkpoint.Checkpoints(run="torch-state") as ck:
         register(ck, "model", model.state_dict())
         register(ck, "optimizer", optimizer.state_dict()["state"])
         register(ck, "step", step)

@@ -13,7 +13,7 @@ from experiment import TOP, asked, claim, exact, factors, main, missing, need, r
 ABOUT = {
     "title": "Application: PyTorch training that goes on from a buddy's memory",
     "source": "Fernando 2016, sections I and II (copies on a buddy); Jackson 2019, section 2.1",
-    "needs": [store.NEEDS, cluster.NEEDS, "PyTorch (scripts/deps.sh training)", "libtarn_phx.so beside tarn (make build)", "6 GiB of memory"],
+    "needs": [store.NEEDS, cluster.NEEDS, "PyTorch (scripts/deps.sh training)", "libtarn_python.so beside tarn (make build)", "6 GiB of memory"],
     "minutes": {"quick": 0.8, "full": 6.8},
 }
 MBIT, LATENCY = 200, 1000
@@ -34,13 +34,10 @@ class Desk:
     def __init__(self, bench, alice, shared, outside):
         self.alice, self.outside, self.top = alice, outside, os.path.dirname(shared)
         self.folder = os.path.join(shared, "home", "alice", "training")
-        alice("mkdir -p training/phx")
-        package = os.path.join(TOP, "bindings", "python", "phx", "python", "phx")
+        alice("mkdir -p training")
         for name in ("train.py", "train.sbatch"):
             shutil.copy2(os.path.join(TOP, "examples", "training", name), self.folder)
-        for name in ("__init__.py", "objects.py"):
-            shutil.copy2(os.path.join(package, name), f"{self.folder}/phx")
-        shutil.copy2(os.path.join(os.path.dirname(bench.tarn), "libtarn_phx.so"), f"{self.folder}/phx/_phx.abi3.so")
+        run([os.path.join(TOP, "scripts", "python.sh"), os.path.dirname(bench.tarn), self.folder])
 
     def submit(self, name, way, steps):
         """A job, and where its output is."""
@@ -126,8 +123,8 @@ def measure(bench):
         run(["/usr/bin/python3", "-c", "import torch.distributed"])
     except SystemExit:
         missing("needs PyTorch: scripts/deps.sh training installs it")
-    if not os.path.exists(os.path.join(os.path.dirname(bench.tarn), "libtarn_phx.so")):
-        missing("needs libtarn_phx.so beside tarn: make build makes it")
+    if not os.path.exists(os.path.join(os.path.dirname(bench.tarn), "libtarn_python.so")):
+        missing("needs libtarn_python.so beside tarn: make build makes it")
     rounds, kills, steps = bench.choose((1, 1, 20), (3, 2, 60))
     ways = {way: words for way, (words, *_) in WAYS.items() if way in ("file", "phx") or not bench.quick}
     left, lost = {way: [] for way in ways}, {way: [] for way in bench.choose(("phx",), ("file", "phx"))}

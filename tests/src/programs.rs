@@ -3,7 +3,8 @@
 use crate::slurm::Cluster;
 use crate::tree;
 use anyhow::Context;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The C library.
 const LIBRARY: &str = "libtarn.so";
@@ -32,19 +33,36 @@ pub fn built(name: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Puts programs where the commands of a cluster's users are looked for; with the C library the Python module over it.
+/// Puts programs where the commands of a cluster's users are looked for; with the C library the Python package over it, in `python`
+/// of the shared folder.
 ///
 /// # Errors
 /// When one has not been built, or cannot be copied.
 pub fn install(cluster: &Cluster, names: &[&str]) -> anyhow::Result<()> {
     let bin = cluster.shared().join("bin");
     std::fs::create_dir_all(&bin)?;
-    let binding = tree::root().join("bindings/python/tarn.py");
-    let binding = names.contains(&LIBRARY).then_some(Ok(binding));
-    for from in names.iter().map(|name| built(name)).chain(binding) {
-        let from = from?;
+    if names.contains(&LIBRARY) {
+        python(&cluster.shared().join("python"))?;
+    }
+    for name in names {
+        let from = built(name)?;
         let to = bin.join(from.file_name().context("a program without a name")?);
         std::fs::copy(&from, &to).with_context(|| to.display().to_string())?;
     }
+    Ok(())
+}
+
+/// Lays the Python package out in a folder, with its native library if that has been built.
+///
+/// # Errors
+/// When files cannot be copied.
+pub fn python(folder: &Path) -> anyhow::Result<()> {
+    let library = built("libtarn_python.so").or_else(|_| built(LIBRARY))?;
+    let built = library.parent().context("a library in no folder")?;
+    let output = Command::new(tree::root().join("scripts/python.sh"))
+        .args([built, folder])
+        .output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "python.sh: {errors}");
     Ok(())
 }

@@ -14,7 +14,10 @@ type Outcome = anyhow::Result<()>;
 const PACKAGES: [(&str, &str); 4] = [
     ("libtarn", "usr/lib/libtarn.so"),
     ("libtarn-dev", "usr/include/phx.h"),
-    ("python3-tarn", "usr/lib/python3/dist-packages/tarn.py"),
+    (
+        "python3-tarn",
+        "usr/lib/python3/dist-packages/tarn/__init__.py",
+    ),
     ("tarn", "usr/bin/tarn"),
 ];
 
@@ -57,7 +60,13 @@ fn script(name: &str) -> Command {
 /// What was built, in a folder as cargo's: no release is needed, and cargo's stays as it is.
 fn built(folder: &Path) -> Outcome {
     std::fs::create_dir(folder)?;
-    for name in ["tarn", "tarnd", "libtarn.so", "libtarn.a"] {
+    for name in [
+        "tarn",
+        "tarnd",
+        "libtarn.so",
+        "libtarn.a",
+        "libtarn_python.so",
+    ] {
         symlink(programs::built(name)?, folder.join(name))?;
     }
     Ok(())
@@ -268,7 +277,10 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
     if python.exists() {
         said(
             Command::new(python)
-                .args(["-c", "import tarn; tarn._load()"])
+                .args([
+                    "-c",
+                    "import tarn, phx; tarn.tasks.library(), tarn.checkpoint.Code",
+                ])
                 .env("PYTHONPATH", root.join("usr/lib/python3/dist-packages"))
                 .env("PYTHONDONTWRITEBYTECODE", "1")
                 .env("TARN_LIBRARY", root.join("usr/lib/libtarn.so")),

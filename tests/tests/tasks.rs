@@ -24,7 +24,7 @@ exit $code
 
 const DRIVE: &str = r#"
 import filecmp, os, sys, time
-sys.path.insert(0, "/shared/bin")
+sys.path.insert(0, "/shared/python")
 import tarn
 
 for _ in range(600):
@@ -158,7 +158,11 @@ fn programs_of_steps_reach_their_data() {
     std::fs::write(dir.path().join("in/b"), [7; 1000]).expect("a file");
     let library = built("libtarn.so").unwrap_or_else(|e| panic!("{e:#}"));
     built("tarnd").unwrap_or_else(|e| panic!("{e:#}"));
-    write_step(dir.path(), &tree::root().join("bindings/python"), &library);
+    write_step(
+        dir.path(),
+        &tree::root().join("bindings/python/python"),
+        &library,
+    );
     let tier = format!("mem={}:256MiB", dir.path().join("tier").display());
     std::fs::create_dir(dir.path().join("tier")).expect("a folder");
     let tarn = built("tarn").unwrap_or_else(|e| panic!("{e:#}"));
@@ -191,7 +195,7 @@ out = ["got:scatter"]
 
 const SWAP_PROGRAM: &str = r#"
 import os, sys, time
-sys.path.insert(0, "/shared/bin")
+sys.path.insert(0, "/shared/python")
 import tarn
 
 with open(os.environ["TARN_HOSTFILE"]) as file:

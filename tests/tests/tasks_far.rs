@@ -12,7 +12,7 @@ const LINK: u32 = 400;
 /// What both programs begin with: the connection to the tarnd of the first node, and its places.
 const BEGIN: &str = r#"
 import os, sys, time
-sys.path.insert(0, "/shared/bin")
+sys.path.insert(0, "/shared/python")
 import tarn
 
 for _ in range(600):

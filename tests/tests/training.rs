@@ -30,13 +30,8 @@ fn lay_out(desk: &Desk) {
     for name in ["train.py", "train.sbatch"] {
         copy(tree::root().join("examples/training").join(name), name);
     }
-    std::fs::create_dir(desk.path("phx")).expect("a folder");
-    let package = tree::root().join("bindings/python/phx/python/phx");
-    for name in ["__init__.py", "objects.py"] {
-        copy(package.join(name), &format!("phx/{name}"));
-    }
-    let library = programs::built("libtarn_phx.so").unwrap_or_else(|e| panic!("{e:#}"));
-    copy(library, "phx/_phx.abi3.so");
+    programs::built("libtarn_python.so").unwrap_or_else(|e| panic!("{e:#}"));
+    programs::python(&desk.path("")).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 fn train(tier: &str, more: &str) -> String {

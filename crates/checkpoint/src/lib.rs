@@ -1,4 +1,4 @@
-//! L4: checkpoints for Rust programs (docs/guide/checkpoints.md), and what C (`libtarn`) and Python (`bindings/python/phx`) are over: ranks
+//! L4: checkpoints for Rust programs (docs/guide/checkpoints.md), and what C (`libtarn`) and Python (`bindings/python`) are over: ranks
 //! that meet, folders of the tiers and the core in one [`Session`].
 //!
 //! ```

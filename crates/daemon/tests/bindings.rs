@@ -11,6 +11,7 @@ use linked::{compiler, library, said, source};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use tarn_base::grant::{Grant, Who};
 use tarn_proto::local::{Allocation, Code, Kind, TaskSpec};
@@ -211,16 +212,22 @@ fn attack_other_users_change_neighbours_in_a_unit_that_is_lent_to_them_and_reade
 #[test]
 fn the_python_tests_and_the_python_example() {
     let (daemon, other) = pair(&[]);
-    for program in ["bindings/python/test_tarn.py", "examples/tasks/tasks.py"] {
+    let out = daemon.path("out");
+    let programs = [
+        ("bindings/python/tests/test_tasks.py", out.as_path()),
+        ("bindings/python/tests/doctests.py", Path::new("tarn.tasks")),
+        ("examples/tasks/tasks.py", out.as_path()),
+    ];
+    for (program, argument) in programs {
         let text = said(
             Command::new("/usr/bin/python3")
                 .arg("-B")
                 .arg(source("../..").join(program))
-                .arg(daemon.path("out"))
+                .arg(argument)
                 .env("TARN_SOCKET", daemon.socket())
                 .env("TARN_PEER", "b")
                 .env("TARN_LIBRARY", library().join("libtarn.so"))
-                .env("PYTHONPATH", source("../../bindings/python")),
+                .env("PYTHONPATH", source("../../bindings/python/python")),
         );
         assert!(
             text.contains("OK") || text.contains("checkpoint saved: 8388608 bytes"),

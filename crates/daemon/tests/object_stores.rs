@@ -614,7 +614,7 @@ fn a_python_program_copies_from_a_store_and_to_it() {
         .args(["-B", "-c", PROGRAM, &bucket.name])
         .env("TARN_SOCKET", daemon.socket())
         .env("TARN_LIBRARY", library().join("libtarn.so"))
-        .env("PYTHONPATH", source("../../bindings/python"));
+        .env("PYTHONPATH", source("../../bindings/python/python"));
     let text = printed(&mut command);
     assert!(
         text.starts_with("NOTFOUND") && text.contains("there is no object"),

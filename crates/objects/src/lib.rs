@@ -1,4 +1,4 @@
-//! L4: the object store of a node for Rust programs (docs/guide/objects.md), and what C (`libtarn`), Python (`bindings/python/phx`) and the
+//! L4: the object store of a node for Rust programs (docs/guide/objects.md), and what C (`libtarn`), Python (`bindings/python`) and the
 //! command line are over. A store is a folder: each version of an object is one file in it, which never changes, and which all programs
 //! that may read it map where it lies.
 //!

@@ -338,6 +338,29 @@ pub(crate) const PAGES: &[Page] = &[
         ],
     ),
     (
+        "docs/guide/python.md",
+        &[
+            (
+                "pip install",
+                Way::Not(
+                    "pip gets maturin and numpy from the network; bindings/python/tests lays the package out as a wheel does",
+                ),
+            ),
+            (
+                "python3 first.py",
+                Way::Run(Run {
+                    saves: Some(("python", "first.py")),
+                    given: &[
+                        "$TARN_SOURCE/scripts/python.sh $TARN_SOURCE/target/release ~/lib\n",
+                        "export PYTHONPATH=~/lib\n",
+                    ],
+                    then: "python3 first.py | grep -qx 'done words: 3'",
+                    ..PLAIN
+                }),
+            ),
+        ],
+    ),
+    (
         "research/results.md",
         &[
             ("--policy fcfs,greedy", RUN),
@@ -536,7 +559,7 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "torch_state.py",
                 Way::Test(
-                    "bindings/python/phx/tests/python.rs",
+                    "bindings/python/tests/python.rs",
                     "training_that_is_killed_goes_on_where_it_was",
                 ),
             ),
@@ -575,7 +598,7 @@ pub(crate) const PAGES: &[Page] = &[
         "examples/training/README.md",
         &[
             (
-                "mkdir -p phx",
+                "scripts/python.sh",
                 Way::Run(Run {
                     needs: &["torch"],
                     ..PLAIN

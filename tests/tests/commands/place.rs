@@ -77,7 +77,13 @@ impl Built {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         fs::create_dir(folder.path().join("deps")).expect("a folder");
-        for name in ["tarn", "tarnd", "libtarn.so", "libtarn.a", "libtarn_phx.so"] {
+        for name in [
+            "tarn",
+            "tarnd",
+            "libtarn.so",
+            "libtarn.a",
+            "libtarn_python.so",
+        ] {
             let from = programs::built(name).unwrap_or_else(|e| panic!("{e:#}"));
             let to = folder.path().join(name);
             fs::hard_link(&from, &to)

@@ -1,6 +1,6 @@
 import os
 
-from spack.package import Executable, conflicts, depends_on, extends, install, join_path, license, variant, version, which
+from spack.package import Executable, conflicts, depends_on, extends, join_path, license, variant, version, which
 from spack_repo.builtin.build_systems.generic import Package
 
 
@@ -19,7 +19,7 @@ class Tarn(Package):
     variant("nbd", default=False, description="The plug-in for nbdkit, for `tarn block`")
     variant("verbs", default=False, description="The RDMA device for programs of libibverbs, for `tarn verbs`")
     variant("libfabric", default=False, description="Data between nodes over libfabric too")
-    variant("python", default=False, description="The modules phx (checkpoints and objects) and tarn (tasks) for Python")
+    variant("python", default=False, description="The package tarn for Python: runs, data, tasks, checkpoints and objects")
     variant("fortran", default=True, description="The source of the Fortran module phx")
 
     depends_on("c", type="build")
@@ -49,9 +49,8 @@ class Tarn(Package):
         if "~fortran" in spec:
             os.remove(join_path(prefix.share, "tarn", "phx.f90"))
         if "+python" in spec:
-            install(join_path("bindings", "python", "tarn.py"), join_path(prefix, spec["python"].package.platlib))
             pip = which("pip", required=True)
-            pip("install", "--no-deps", "--no-build-isolation", f"--prefix={prefix}", join_path("bindings", "python", "phx"))
+            pip("install", "--no-deps", "--no-build-isolation", f"--prefix={prefix}", join_path("bindings", "python"))
 
     def setup_run_environment(self, env):
         if "+hdf5" in self.spec:

@@ -4,23 +4,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Copies a folder, but for what Python leaves in it.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, name) = entry.map(|e| (e.path(), e.file_name())).unwrap();
+        match path.is_dir() {
+            true if name != "__pycache__" => copy(&path, &to.join(name)),
+            true => {}
+            false => drop(std::fs::copy(&path, to.join(name)).unwrap()),
+        }
+    }
 }
 
 /// A folder with the package in it: its files, and the library that cargo has put beside this test or one folder up.
 fn installed(folder: &Path) {
-    let package = folder.join("phx");
-    std::fs::create_dir(&package).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx");
-    for file in ["__init__.py", "objects.py"] {
-        std::fs::copy(source.join(file), package.join(file)).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
+    for package in ["tarn", "phx"] {
+        copy(&source.join(package), &folder.join(package));
     }
     let own = std::env::current_exe().unwrap();
     let near = own.ancestors().skip(1).take(2);
-    let mut built = near.map(|folder| folder.join("libtarn_phx.so"));
+    let mut built = near.map(|folder| folder.join("libtarn_python.so"));
     let built = built.find(|library| library.exists());
-    let built = built.expect("libtarn_phx.so: cargo build -p tarn-python");
-    std::os::unix::fs::symlink(built, package.join("_phx.abi3.so")).unwrap();
+    let built = built.expect("libtarn_python.so: cargo build -p tarn-python");
+    let library = folder.join("tarn/_native.abi3.so");
+    drop(std::fs::remove_file(&library));
+    std::os::unix::fs::symlink(built, library).unwrap();
+    std::fs::create_dir(folder.join("store")).unwrap();
 }
 
 fn python(folder: &Path, arguments: &[&Path]) -> (bool, String) {
@@ -34,6 +48,7 @@ fn python(folder: &Path, arguments: &[&Path]) -> (bool, String) {
         .env("PYTHONPATH", folder)
         .env("TARN_PHX_TIER", folder.join("tier"))
         .env("TARN_PHX_MEMORY", folder.join("memory"))
+        .env("TARN_OBJECTS", folder.join("store"))
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
@@ -52,12 +67,38 @@ fn pass(tests: &str) {
 
 #[test]
 fn the_tests_in_python_pass() {
-    pass("test_phx.py");
+    pass("test_checkpoint.py");
 }
 
 #[test]
 fn the_tests_of_objects_in_python_pass() {
     pass("test_objects.py");
+}
+
+#[test]
+fn the_tests_of_the_package_in_python_pass() {
+    pass("test_package.py");
+}
+
+#[test]
+fn the_examples_in_docstrings_show_what_they_print() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    installed(folder.path());
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctests.py");
+    let mut words = vec![program.as_path()];
+    let modules = [
+        "phx",
+        "tarn.checkpoint",
+        "tarn.checkpoint._reader",
+        "tarn.checkpoint._session",
+        "tarn.checkpoint._shapes",
+        "tarn.checkpoint._versions",
+        "tarn.errors",
+        "tarn.objects",
+    ];
+    words.extend(modules.map(Path::new));
+    let (ok, text) = python(folder.path(), &words);
+    assert!(ok && text.contains("\nOK"), "{text}");
 }
 
 /// What README.md prints as Python runs as it is printed, and goes on where it was.
@@ -85,9 +126,9 @@ fn training_that_is_killed_goes_on_where_it_was() {
     let program = format!(
         "
 import os, runpy, signal, sys
-import phx
+from tarn import checkpoint
 
-class Killed(phx.Checkpoints):
+class Killed(checkpoint.Checkpoints):
     left = int(sys.argv[1])
 
     def commit(self):
@@ -96,7 +137,7 @@ class Killed(phx.Checkpoints):
         if Killed.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-phx.Checkpoints = Killed
+checkpoint.Checkpoints = Killed
 sys.argv = ['torch_state.py', '60']
 runpy.run_path({example:?}, run_name='__main__')
 "
@@ -145,47 +186,6 @@ fn the_page_of_objects_shows_a_program_that_works() {
     let (_, block) = page.split_once("```python\n").unwrap();
     let program = folder.path().join("program.py");
     std::fs::write(&program, block.split_once("```").unwrap().0).unwrap();
-    let store = folder.path().join("store");
-    std::fs::create_dir(&store).unwrap();
-    let told = Command::new("/usr/bin/python3")
-        .args(["-B", "-W", "error::ResourceWarning"])
-        .arg(&program)
-        .env("PYTHONPATH", folder.path())
-        .env("TARN_OBJECTS", &store)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&told.stdout);
-    assert_eq!(text, "1 (300, 400) 60000.0 9\n", "{told:?}");
-}
-
-/// The stubs name what there is.
-#[test]
-fn the_stubs_are_of_this_package() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/phx");
-    let names = |file: &str| -> Vec<String> {
-        let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        let mut found: Vec<String> = text
-            .lines()
-            .filter_map(|line| {
-                let line = line.trim_start();
-                let rest = line.strip_prefix("class ").or(line.strip_prefix("def "))?;
-                let name = rest.split(['(', ':']).next()?;
-                (!name.starts_with('_') || name.starts_with("__")).then(|| name.to_owned())
-            })
-            .collect();
-        found.sort_unstable();
-        found.dedup();
-        found
-    };
-    assert_eq!(names("objects.py"), names("objects.pyi"));
-    let own = names("__init__.py");
-    let stubs = names("__init__.pyi");
-    let only_in_one = |a: &[String], b: &[String]| -> Vec<String> {
-        a.iter().filter(|n| !b.contains(n)).cloned().collect()
-    };
-    assert_eq!(only_in_one(&own, &stubs), ["__reduce__", "__str__"]);
-    assert_eq!(
-        only_in_one(&stubs, &own),
-        ["ObjectInfo", "Shape", "VersionInfo"]
-    );
+    let (ok, text) = python(folder.path(), &[&program]);
+    assert!(ok && text == "1 (300, 400) 60000.0 9\n", "{text}");
 }

@@ -1,4 +1,4 @@
-//! L4: checkpoints for Python: the module `phx._phx`, over which `python/phx/__init__.py` is what people use.
+//! L4: checkpoints for Python: the module `tarn._native`, over which `python/tarn/checkpoint` is what people use.
 //!
 //! No array outlives its memory: a [`Region`] is unmapped when the last view of it is gone, whatever has become of its object and its
 //! session; and what a program registers is held, by its buffer, until its object is destroyed or the session has ended.
@@ -269,7 +269,7 @@ impl Checkpoints {
         })
     }
 
-    /// Values of `phx.Stats`, by name.
+    /// Values of `Stats`, by name.
     fn stats(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
         let (stats, power_fail) =
             self.with(py, |session| Ok((session.stats(), session.power_fail())))?;
@@ -339,7 +339,7 @@ impl Checkpoints {
             Some(session) => call(session),
             None => Err(Fault::new(
                 Code::Init,
-                "these checkpoints are closed: make new ones with phx.Checkpoints",
+                "these checkpoints are closed: make new ones with Checkpoints",
             )),
         });
         done.map_err(|f| error(py, f))
@@ -471,16 +471,16 @@ fn version((generation, number): (u64, u64)) -> VersionId {
 /// The exception for it, which the package has.
 fn error(py: Python<'_>, fault: Fault) -> PyErr {
     let make = || {
-        py.import("phx")?
-            .getattr("_error")?
+        py.import("tarn.checkpoint._codes")?
+            .getattr("make_error")?
             .call1((fault.code as u8, fault.text))
     };
     make().map_or_else(|e| e, PyErr::from_value)
 }
 
 #[pymodule]
-#[pyo3(name = "_phx")]
-fn phx(module: &Bound<'_, PyModule>) -> PyResult<()> {
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Checkpoints>()?;
     module.add_class::<Region>()?;
     module.add_class::<objects::Store>()?;

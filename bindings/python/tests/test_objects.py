@@ -10,22 +10,24 @@ import unittest
 
 import numpy
 
-import phx
+import tarn
+from tarn.objects import Objects
 
 
 class Store(unittest.TestCase):
     def setUp(self):
+        os.environ.pop("TARN_OBJECTS", None)
         folder = tempfile.TemporaryDirectory(dir="/dev/shm")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.store = phx.Objects(self.folder)
+        self.store = Objects(self.folder)
 
     def test_what_one_program_has_put_another_maps(self):
         field = numpy.arange(120000.0).reshape(300, 400)
         self.assertEqual(self.store.put("fields/rho", field), 1)
         self.assertEqual(self.store.put("fields/rho", field.astype("f4")), 2)
         program = (
-            "import phx; s = phx.Objects(); a = s.array('fields/rho', 1, verify=True); "
+            "import tarn; s = tarn.objects.Objects(); a = s.array('fields/rho', 1, verify=True); "
             "print(a.shape, a.dtype, a.sum(), a.flags.writeable, s.array('fields/rho').dtype)"
         )
         ran = subprocess.run(
@@ -43,7 +45,7 @@ class Store(unittest.TestCase):
         mapped = self.store.array("field", draft.number)
         draft.array[:] = 8
         self.assertEqual((draft.number, mapped.sum(), draft.array.sum()), (1, 70000, 80000))
-        with self.assertRaises(phx.InvalidError):
+        with self.assertRaises(tarn.InvalidError):
             draft.publish()
         array = draft.array
         del draft
@@ -55,7 +57,7 @@ class Store(unittest.TestCase):
         with self.store.create("field", 100) as draft:
             draft.abandon()
         self.assertEqual(draft.number, None)
-        with self.store.create("other", 100) as draft, self.assertRaises(phx.InvalidError):
+        with self.store.create("other", 100) as draft, self.assertRaises(tarn.InvalidError):
             draft.publish("x" * 256)
         self.assertEqual(draft.number, 1)
         self.assertEqual(sorted(os.listdir(f"{self.folder}/field")), ["1.obj", "newest.obj"])
@@ -65,8 +67,8 @@ class Store(unittest.TestCase):
             before = os.environ.get("XDG_CONFIG_HOME")
             os.environ["XDG_CONFIG_HOME"] = config
             try:
-                store = phx.Objects(self.folder, encrypt=True)
-                with self.assertRaisesRegex(phx.Error, "tarn key new"):
+                store = Objects(self.folder, encrypt=True)
+                with self.assertRaisesRegex(tarn.Error, "tarn key new"):
                     store.create("field", 10)
                 os.mkdir(os.path.join(config, "tarn"))
                 with open(os.open(os.path.join(config, "tarn", "key"), os.O_WRONLY | os.O_CREAT, 0o600), "w") as key:
@@ -77,10 +79,10 @@ class Store(unittest.TestCase):
                 self.assertEqual(store.put("empty", b""), 1)
                 with open(os.path.join(self.folder, "field", "1.obj"), "rb") as file:
                     self.assertNotIn(b"dryptont", file.read())
-                field = phx.Objects(self.folder).array("field", verify=True)
+                field = Objects(self.folder).array("field", verify=True)
                 self.assertTrue((field == 0x746E6F7470797264).all())
-                self.assertEqual(phx.Objects(self.folder).get("empty"), b"")
-                self.assertEqual(phx.Objects(self.folder).get("field"), field.tobytes())
+                self.assertEqual(Objects(self.folder).get("empty"), b"")
+                self.assertEqual(Objects(self.folder).get("field"), field.tobytes())
             finally:
                 os.environ.pop("XDG_CONFIG_HOME")
                 if before is not None:
@@ -94,7 +96,7 @@ class Store(unittest.TestCase):
         self.assertEqual((bytes(view), view.readonly), (b"some bytes", True))
         with self.assertRaises(TypeError):
             view[0] = 1
-        with self.assertRaises(phx.NotFoundError):
+        with self.assertRaises(tarn.NotFoundError):
             self.store.map("a")
         self.assertEqual(self.store.put("a", bytearray(3)), 2)
         self.assertEqual(self.store.array("a").tolist(), [0, 0, 0])
@@ -112,19 +114,19 @@ class Store(unittest.TestCase):
 
     def test_misuse_is_told(self):
         for call, kind in [
-            (lambda: phx.Objects("/no/such/store"), phx.NotFoundError),
-            (lambda: phx.Objects(), phx.InvalidError),
-            (lambda: self.store.put("../a", b""), phx.InvalidError),
-            (lambda: self.store.put("a", b"", "x" * 256), phx.InvalidError),
-            (lambda: self.store.put("a", numpy.zeros((4, 4))[:, 1]), phx.InvalidError),
-            (lambda: self.store.put("a", numpy.array([object()])), phx.InvalidError),
+            (lambda: Objects("/no/such/store"), tarn.NotFoundError),
+            (lambda: Objects(), tarn.InvalidError),
+            (lambda: self.store.put("../a", b""), tarn.InvalidError),
+            (lambda: self.store.put("a", b"", "x" * 256), tarn.InvalidError),
+            (lambda: self.store.put("a", numpy.zeros((4, 4))[:, 1]), tarn.InvalidError),
+            (lambda: self.store.put("a", numpy.array([object()])), tarn.InvalidError),
             (lambda: self.store.put("a", 5), TypeError),
-            (lambda: self.store.create("a", 2**50), phx.InvalidError),
-            (lambda: self.store.create("a", 2**45), phx.NoMemoryError),
+            (lambda: self.store.create("a", 2**50), tarn.InvalidError),
+            (lambda: self.store.create("a", 2**45), tarn.NoMemoryError),
             (lambda: self.store.create("a", (2, 2), "O"), ValueError),
-            (lambda: self.store.get("a"), phx.NotFoundError),
-            (lambda: self.store.delete("a", 7), phx.NotFoundError),
-            (lambda: self.store.fetch("a", "n2"), phx.NotFoundError),
+            (lambda: self.store.get("a"), tarn.NotFoundError),
+            (lambda: self.store.delete("a", 7), tarn.NotFoundError),
+            (lambda: self.store.fetch("a", "n2"), tarn.NotFoundError),
         ]:
             with self.assertRaises(kind):
                 call()
@@ -135,7 +137,7 @@ class Store(unittest.TestCase):
             file.write(b"1")
         self.assertEqual(self.store.map("a")[0], ord("1"))
         for call in [lambda: self.store.get("a"), lambda: self.store.map("a", verify=True)]:
-            with self.assertRaises(phx.CorruptError):
+            with self.assertRaises(tarn.CorruptError):
                 call()
 
     def test_threads_and_children_put_at_once(self):

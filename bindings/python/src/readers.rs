@@ -1,4 +1,4 @@
-//! Versions of another program: the class over which `phx.open_version` is what people use. What is mapped stays, and the version with
+//! Versions of another program: the class over which `tarn.checkpoint.open_version` is what people use. What is mapped stays, and the version with
 //! it, for as long as a view of it lives.
 
 use crate::error;

@@ -61,7 +61,8 @@ class Tasks(unittest.TestCase):
 
     def test_library_that_is_not_there(self):
         program = "import tarn; tarn.connect()"
-        env = {**os.environ, "TARN_LIBRARY": "/nowhere/libtarn.so", "PYTHONPATH": os.path.dirname(tarn.__file__)}
+        package = os.path.dirname(os.path.dirname(tarn.__file__))
+        env = {**os.environ, "TARN_LIBRARY": "/nowhere/libtarn.so", "PYTHONPATH": package}
         ran = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
         self.assertNotEqual(ran.returncode, 0)
         self.assertIn("cannot load libtarn", ran.stderr)

@@ -1,4 +1,4 @@
-//! The node's object store: the classes over which `python/phx/objects.py` is what people use. Their memory is mapped for as long as a
+//! The node's object store: the classes over which `python/tarn/objects.py` is what people use. Their memory is mapped for as long as a
 //! view of it lives.
 
 use crate::{Buffer, error};
