@@ -49,6 +49,7 @@ page() {
     } > "$work/docs/reference/$to"
 }
 "$built/tarn" __manual "$work/share" 1970-01-01
+"$built/tarn-bench" __manual "$work/share" 1970-01-01
 "$built/tarnd" __manual "$work/share" 1970-01-01
 page commands.md Commands "$work"/share/man/man*/*
 page calls.md "C interfaces" docs/man/*.3

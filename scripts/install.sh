@@ -14,7 +14,7 @@ to=${DESTDIR:-}$prefix
 
 install -d "$to/bin" "$to/lib/pkgconfig" "$to/include" "$to/share/tarn" "$to/share/man/man3" "$to/share/doc/tarn"
 day=$(date -u -d "@$(epoch)" +%F)
-for program in tarn tarnd; do
+for program in tarn tarn-bench tarnd; do
     [ -e "$built/$program" ] || continue
     install -t "$to/bin" "$built/$program"
     "$built/$program" __manual "$to/share" "$day"

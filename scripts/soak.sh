@@ -13,7 +13,7 @@ scripts/test-portable.sh
 TARN_SEEDS="${SEEDS:-2000}" cargo test --release --locked -p tarn-engine --test run_seeds
 TARN_ARENAS="${ARENAS:-500000}" cargo test --release --locked -p tarn-phx --test opener
 TARN_SEALS="${SEALS:-500000}" cargo test --release --locked -p tarn-seal --test sealed
-cargo build --release --locked -p tarn-cli -p tarn-daemon -p tarn-libtarn
+cargo build --release --locked -p tarn-cli -p tarn-bench -p tarn-daemon -p tarn-libtarn
 TARN_KILLS="${RANK_KILLS:-1000}" cargo test --release --locked -p tarn-libtarn --test phx killed
 TARN_KILLS="${HDF5_KILLS:-1000}" cargo test --release --locked -p tarn-cli --test hdf5 outlives -- --nocapture
 TARN_INJECT="${INJECT:-all}" cargo test --release --locked -p tarn-cli --test inject --test inject_libtarn -- --nocapture

@@ -42,7 +42,7 @@ def slurm(bench, nodes, memory, tier, options=()):
     with cluster(folder, nodes, memory, tier, options) as alice:
         shared = os.path.join(folder, "shared")
         os.makedirs(os.path.join(shared, "bin"), exist_ok=True)
-        for name in ("tarn", "tarnd", BRICK):
+        for name in ("tarn", "tarn-bench", "tarnd", BRICK):
             built = os.path.join(os.path.dirname(bench.tarn), name)
             if os.path.exists(built):
                 shutil.copy2(built, os.path.join(shared, "bin"))

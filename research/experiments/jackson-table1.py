@@ -24,7 +24,7 @@ FILES = 10
 PAPER = {"store": {"write": 197, "read": 112}, "tier": {"write": 133, "read": 60}}
 ROLES = {"write": "producer", "read": "consumer"}
 # What a job writes or reads, and where it says how long that took.
-JOB = "/shared/bin/tarn __bench-io {role} --files {files} --size {size} --seed {seed} --cache {cache} --dir {folder} --report {role}{pair}.json"
+JOB = "/shared/bin/tarn-bench __io {role} --files {files} --size {size} --seed {seed} --cache {cache} --dir {folder} --report {role}{pair}.json"
 # MiB of the jobs of a node, together.
 MEMORY = 3000
 # Past the cache go whole pages.

@@ -299,7 +299,7 @@ class Pages(unittest.TestCase):
     def test_what_only_tarns_clocks_have_measured_says_so(self):
         for name in NAMES:
             source = text(os.path.join(FOLDER, f"{name}.py"))
-            if re.search(r"bench\.figures|measured\(bench|bench\.json\(\"bench\"|tarn-run|__bench-io \{role\}", source):
+            if re.search(r"bench\.figures|measured\(bench|bench\.json\(\"bench\"|tarn-run|__io \{role\}", source):
                 with self.subTest(name):
                     self.assertRegex(source, r"by tarn\)|taken = time\.monotonic\(\) - began")
 

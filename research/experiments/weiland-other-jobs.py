@@ -31,7 +31,7 @@ ALONE, THROUGH, KEPT, STAGES, HELD = "alone", "a workflow over the store", "the 
 
 def words(bench, role, folder, size, seed=1):
     """A process that writes or reads ten files, past the caches."""
-    return f"{bench.tarn} __bench-io {role} --files {FILES} --size {size} --seed {seed} --cache without --dir {folder} --report {bench.folder}/{role}-{seed}.json"
+    return f"{bench.tarn}-bench __io {role} --files {FILES} --size {size} --seed {seed} --cache without --dir {folder} --report {bench.folder}/{role}-{seed}.json"
 
 
 def written(path, lines):

@@ -56,6 +56,8 @@ pub const LAYERS: &[(u8, &[&str])] = &[
         4,
         &[
             "tarn-cli",
+            "tarn-bench",
+            "tarn-console",
             "tarn-daemon",
             "tarn-checkpoint",
             "tarn-objects",
@@ -76,7 +78,12 @@ const ADAPTERS: u8 = 3;
 /// Roots bring adapters and cores together.
 const ROOTS: u8 = 4;
 /// The roots that are libraries of Rust: the other roots may use them, so that an interface is put together once for all languages.
-const LIBRARIES: [&str; 3] = ["tarn-checkpoint", "tarn-objects", "tarn-partitions"];
+const LIBRARIES: [&str; 4] = [
+    "tarn-checkpoint",
+    "tarn-console",
+    "tarn-objects",
+    "tarn-partitions",
+];
 
 /// What a dependency is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -59,7 +59,7 @@ fn build(to: &Path) -> bool {
         return false;
     }
     let programs = tempfile::tempdir().expect("a folder");
-    for name in ["tarn", "tarnd"] {
+    for name in ["tarn", "tarn-bench", "tarnd"] {
         let program = programs::built(name).unwrap_or_else(|e| panic!("{e:#}"));
         std::os::unix::fs::symlink(program, programs.path().join(name)).expect("a link");
     }

@@ -23,7 +23,7 @@ fn commands() -> Vec<(String, String)> {
 /// What `make install PREFIX=/shared/tarn` leaves; false, said loudly, without Slurm's headers.
 fn install(cluster: &Cluster) -> bool {
     let built = tempfile::tempdir().expect("a folder");
-    for name in ["tarn", "tarnd", "libtarn.so", "libtarn.a"] {
+    for name in ["tarn", "tarn-bench", "tarnd", "libtarn.so", "libtarn.a"] {
         let program = programs::built(name).unwrap_or_else(|e| panic!("{e:#}"));
         symlink(program, built.path().join(name)).expect("a link");
     }

@@ -62,6 +62,7 @@ fn built(folder: &Path) -> Outcome {
     std::fs::create_dir(folder)?;
     for name in [
         "tarn",
+        "tarn-bench",
         "tarnd",
         "libtarn.so",
         "libtarn.a",
@@ -85,7 +86,7 @@ fn plug_ins(folder: &Path) -> Outcome {
 
 /// Pages and completions, below a folder.
 fn manual(share: &Path) -> Outcome {
-    for program in ["tarn", "tarnd"] {
+    for program in ["tarn", "tarn-bench", "tarnd"] {
         let mut command = Command::new(programs::built(program)?);
         said(command.arg("__manual").arg(share).arg("2026-11-23"))?;
     }
@@ -163,6 +164,7 @@ fn contents(packages: &Path, file: impl Fn(&str) -> String) -> Outcome {
         ensure!(owners.get(has) == Some(&package), "{package} lacks {has}");
     }
     for has in [
+        "usr/bin/tarn-bench",
         "usr/bin/tarnd",
         "usr/lib/systemd/system/tarnd-controller.service",
         "usr/lib/systemd/system/tarnd-site.service",
@@ -246,7 +248,7 @@ fn installed(packages: &Path, root: &Path) -> Outcome {
             )?;
         }
     }
-    for program in ["tarn", "tarnd"] {
+    for program in ["tarn", "tarn-bench", "tarnd"] {
         let version = said(Command::new(root.join("usr/bin").join(program)).arg("--version"))?;
         let wanted = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
         ensure!(version == wanted, "{version}");
@@ -313,14 +315,24 @@ fn subcommands(tarn: &Path, words: &[String]) -> anyhow::Result<Vec<String>> {
 fn every_command_has_a_page_which_mandoc_finds_clean() -> Outcome {
     let share = tempfile::tempdir()?;
     manual(share.path())?;
-    let tarn = programs::built("tarn")?;
-    let mut commands = vec![Vec::new()];
     let mut wanted = BTreeSet::from([PathBuf::from("man8/tarnd.8")]);
-    while let Some(words) = commands.pop() {
-        let name = [&["tarn".to_owned()], words.as_slice()].concat().join("-");
-        wanted.insert(PathBuf::from(format!("man1/{name}.1")));
-        for name in subcommands(&tarn, &words)? {
-            commands.push([words.as_slice(), &[name]].concat());
+    for program in ["tarn", "tarn-bench"] {
+        let file = programs::built(program)?;
+        let mut commands = vec![Vec::new()];
+        while let Some(words) = commands.pop() {
+            let name = [&[program.to_owned()], words.as_slice()].concat().join("-");
+            wanted.insert(PathBuf::from(format!("man1/{name}.1")));
+            // Of `tarn bench` and `tarn reproduce`, tarn-bench has the pages.
+            let passed_on = program == "tarn"
+                && ["bench", "reproduce"]
+                    .map(|w| vec![w.to_owned()])
+                    .contains(&words);
+            for name in subcommands(&file, &words)?
+                .into_iter()
+                .filter(|_| !passed_on)
+            {
+                commands.push([words.as_slice(), &[name]].concat());
+            }
         }
     }
     ensure!(wanted.len() > 40, "only {wanted:?}");

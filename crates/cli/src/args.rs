@@ -1,6 +1,7 @@
 //! The command line, defined once: parsing, help and completions come from here.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use tarn_base::event::Verify;
 use tarn_base::named::{Named, Whose};
@@ -138,11 +139,20 @@ pub(crate) enum Command {
     Nodes(MachineArgs),
     /// What this machine offers to tarn
     Doctor(crate::doctor::DoctorArgs),
-    /// Measure tarn beside the plain tools
-    #[command(subcommand)]
-    Bench(BenchCommand),
-    /// Run the papers' experiments on this machine, and write a page of their results
-    Reproduce(crate::reproduce::Args),
+    /// Measure tarn beside the plain tools: the program tarn-bench (`tarn bench --help`)
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// What is measured, and its options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
+    /// Run the papers' experiments on this machine, and write a page of their results: `tarn-bench reproduce`
+    #[command(disable_help_flag = true)]
+    Reproduce {
+        /// The experiments, and options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Inside a step: run a command on another of its nodes (mpirun's remote agent)
     Exec(ExecArgs),
     /// In a task that srun has started from a step: run a command that sees the step's data
@@ -508,32 +518,6 @@ pub(crate) struct ObjectArgs {
     /// The folder of the object store [default: $TARN_OBJECTS]
     #[arg(long, value_name = "DIR", requires = "object")]
     pub(crate) store: Option<PathBuf>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// Copies of trees beside `cp -r`
-    Stage(crate::bench::stage::Args),
-    /// The papers' producer and consumer, by target and with or without the page cache
-    Workflow(crate::bench::workflow::Args),
-    /// The planner of a site: the time of a step, and whole simulations
-    Plan(crate::bench::plan::Args),
-    /// Policies on workflows, over how much of the time is reading and writing outside
-    Policies(crate::bench::policies::Args),
-    /// Policies on a trace of batch jobs with workflows mixed in
-    Mixed(crate::bench::mixed::Args),
-    /// The cost of encryption, beside plain copies on the same medium
-    Crypt(crate::bench::crypt::Args),
-    /// The cost of checkpoints, beside memcpy of the same bytes
-    Ckpt(crate::bench::ckpt::Args),
-    /// Queue pairs to storage memory, beside the same copies without a queue
-    Dsa(crate::bench::dsa::Args),
-    /// A partition as a block device, beside nbdkit's memory plug-in
-    Block(crate::bench::block::Args),
-    /// HDF5 through tarn's file driver, beside its own drivers for files and memory
-    Hdf5(crate::bench::hdf5::Args),
-    /// For many nodes: transfers between two nodes beside bare TCP streams, tasks of tarnd
-    Cluster(crate::bench::cluster::Args),
 }
 
 #[derive(Debug, Clone, Args)]

@@ -13,8 +13,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tarn_base::units::parse_time;
 
-pub(crate) use exec::{plugin_folder, tell};
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum H5Command {
     /// Run a program whose HDF5 files are partitions of storage memory (docs/guide/hdf5.md)

@@ -1,28 +1,24 @@
 //! `tarn`: the command line. Glue only: what it does lives in the crates below.
 
 mod args;
-mod bench;
 mod block;
 mod ckpt;
 mod cluster;
 mod data;
 mod date;
 mod doctor;
-mod error;
 mod finding;
 mod h5;
 mod inspect;
 mod key;
 mod live;
+mod measure;
 mod mode;
 mod mover;
 mod nodes;
 mod partition;
 mod plan;
-mod plugin;
-mod print;
 mod progress;
-mod reproduce;
 mod run;
 mod run_log;
 mod sim;
@@ -32,17 +28,16 @@ mod usage;
 mod usage_error;
 mod verbs;
 mod watch;
-mod whole;
 mod workflow;
 
-use args::{BenchCommand, Cli, Command};
+use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use error::{CliError, CliResult};
 use print::say;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 use tarn_base::codes::Exit;
-use usage_error::{names_run_twice, not_a_number, of_environment, only_for_run};
+use tarn_console::{error, print, whole};
 
 fn main() -> ExitCode {
     // These run inside steps: before anything else, while the process has one thread.
@@ -71,52 +66,32 @@ fn main() -> ExitCode {
                 .is_some_and(|word| word == "check") =>
         {
             if let Ok(args) = slurm::CheckArgs::try_parse_from(std::env::args_os().skip(2)) {
-                return ended(slurm::check(&args));
+                return error::ended(slurm::check(&args));
             }
         }
-        Some("__bench-io") => return bench::io::main(),
-        Some(bench::tasks::ECHO_ARGUMENT) => return bench::tasks::echo_main(),
         Some(tarn_manual::ARGUMENT) => {
             return tarn_manual::main(Cli::command(), 1, std::env::args_os().skip(2));
         }
-        Some("__bench-peer") => return bench::cluster::peer::main(),
         _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            if let Some(option) = only_for_run(&e) {
+            if let Some(option) = usage_error::only_for_run(&e) {
                 say!(
                     "error: `tarn resume` continues a run as it began and takes no {option}; `tarn run {option}` begins a new run, \
                      which runs again only what is not done"
                 );
                 return ExitCode::from(Exit::Usage as u8);
             }
-            if names_run_twice(&e) {
+            if usage_error::names_run_twice(&e) {
                 say!("error: name the run once: `RUN` and `--run RUN` are the same");
                 return ExitCode::from(Exit::Usage as u8);
             }
-            match not_a_number(&e) {
-                Some(text) => say!("{text}"),
-                None => drop(e.print()),
-            }
-            if let Some(variable) = of_environment(&e) {
-                say!("note: the value is that of the environment variable {variable}");
-            }
-            return ExitCode::from(if e.use_stderr() { Exit::Usage as u8 } else { 0 });
+            return tarn_console::usage_error::print(&Cli::command(), &e);
         }
     };
-    ended(dispatch(&cli))
-}
-
-fn ended(result: CliResult) -> ExitCode {
-    match result {
-        Ok(exit) => ExitCode::from(exit as u8),
-        Err(e) => {
-            say!("error: {e}");
-            ExitCode::from(e.exit as u8)
-        }
-    }
+    error::ended(dispatch(&cli))
 }
 
 /// Whether one of the first words after the subcommand is an option.
@@ -147,8 +122,8 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Slurm(command) => slurm::slurm(cli, command),
         Command::Nodes(machine) => nodes::nodes(cli, machine),
         Command::Doctor(machine) => doctor::doctor(cli, machine),
-        Command::Bench(command) => benchmark(cli, command),
-        Command::Reproduce(args) => reproduce::run(cli, args),
+        Command::Bench { words } => measure::start(cli, &[], words),
+        Command::Reproduce { words } => measure::start(cli, &["reproduce"], words),
         Command::Exec(args) => Err(CliError::new(
             Exit::Usage,
             format!(
@@ -161,26 +136,4 @@ fn dispatch(cli: &Cli) -> CliResult {
             "tarn enter works in processes that a step of several nodes starts",
         )),
     }
-}
-
-fn benchmark(cli: &Cli, command: &BenchCommand) -> CliResult {
-    let (name, figures) = match command {
-        BenchCommand::Stage(args) => ("stage", bench::stage::run(args)?),
-        BenchCommand::Workflow(args) => ("workflow", bench::workflow::run(args)?),
-        BenchCommand::Plan(args) => ("plan", bench::plan::run(args)?),
-        BenchCommand::Crypt(args) => ("crypt", bench::crypt::run(args)?),
-        BenchCommand::Ckpt(args) => ("ckpt", bench::ckpt::run(args)?),
-        BenchCommand::Block(args) => ("block", bench::block::run(args)?),
-        BenchCommand::Dsa(args) => ("dsa", bench::dsa::run(args)?),
-        BenchCommand::Hdf5(args) => ("hdf5", bench::hdf5::run(args)?),
-        BenchCommand::Cluster(args) => ("cluster", bench::cluster::run(args)?),
-        BenchCommand::Policies(args) => return bench::policies::run(cli, args),
-        BenchCommand::Mixed(args) => return bench::mixed::run(cli, args),
-    };
-    if cli.json {
-        print::json(&bench::to_json(name, &figures))?;
-    } else {
-        print::text(&bench::to_text(&figures))?;
-    }
-    Ok(Exit::Success)
 }

@@ -1,7 +1,7 @@
 //! `tarn sim`: a machine and a workload under one or more policies, in virtual time.
 
 mod advice;
-pub(crate) mod args;
+mod args;
 mod calibrate;
 mod replay;
 
@@ -12,25 +12,20 @@ use anyhow::Context;
 pub(crate) use args::SimArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tarn_base::codes::Exit;
 use tarn_base::policy::Policy;
 use tarn_base::site::{Machine, SiteAction, SiteResult, Workload};
+use tarn_console::simulated::{check_folder, machine_of, read_bounded, rejected};
 use tarn_engine::bound::{Bounds, lower_bound};
 use tarn_engine::plan::{Planner, drive_site};
-use tarn_flow::Rejected;
-use tarn_flow::site::{parse_machine, read_workloads};
+use tarn_flow::site::read_workloads;
 use tarn_ports::WorldError;
 use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
 use tarn_sim::site::Site;
 
-/// Bytes of a file that is read: the largest traces of the Parallel Workloads Archive have some hundred megabytes.
-const MAX_FILE_BYTES: u64 = 4 << 30;
-/// Bytes that are read from a pipe or a device.
-const MAX_PIPED_BYTES: u64 = 256 << 20;
 /// Events between two strokes of the progress bar.
 const STROKE: u64 = 1 << 12;
 
@@ -128,18 +123,6 @@ fn read_machine(args: &SimArgs) -> CliResult<Machine> {
     Ok(machine)
 }
 
-/// The machine of a cluster file.
-pub(crate) fn machine_of(path: &Path) -> CliResult<Machine> {
-    let bytes = read_bounded(path)
-        .with_context(|| format!("cannot read the cluster file {}", path.display()))
-        .exit(Exit::NotFound)?;
-    let text = String::from_utf8(bytes)
-        .with_context(|| format!("the cluster file {} is no text", path.display()))
-        .exit(Exit::InvalidWorkflow)?;
-    let name = path.display().to_string();
-    parse_machine(&name, &text).map_err(|r| rejected(r, "cluster"))
-}
-
 fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
     for path in &args.workload {
         std::fs::metadata(path)
@@ -169,35 +152,6 @@ fn read_workload(args: &SimArgs, machine: &Machine) -> CliResult<Workload> {
         );
     }
     Ok(loaded.workload)
-}
-
-pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
-    let file = std::fs::File::open(path)?;
-    // What is no regular file has no length that could be asked for, and may have no end.
-    let most = match file.metadata()?.is_file() {
-        true => MAX_FILE_BYTES,
-        false => MAX_PIPED_BYTES,
-    };
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        let message = format!("it has more than the {most} bytes that are read");
-        return Err(std::io::Error::new(
-            std::io::ErrorKind::FileTooLarge,
-            message,
-        ));
-    }
-    Ok(bytes)
-}
-
-/// Draws every problem on stderr; the error itself only counts them.
-pub(crate) fn rejected(rejected: Rejected, what: &str) -> CliError {
-    let count = rejected.problems().len();
-    print::drawn(&format!("{:?}", miette::Report::new(rejected)));
-    CliError::new(
-        Exit::InvalidWorkflow,
-        format!("{count} problem(s) in the {what}; nothing was simulated"),
-    )
 }
 
 fn tell_refused(summary: &SiteSummary) {
@@ -267,15 +221,6 @@ impl<'a> Simulated<'a> {
             wall_s,
         }
     }
-}
-
-/// Before anything is simulated: a page without a folder could only be refused in the end.
-pub(crate) fn check_folder(page: &Path) -> CliResult<()> {
-    let folder = page.parent().filter(|p| !p.as_os_str().is_empty());
-    std::fs::read_dir(folder.unwrap_or(Path::new(".")))
-        .map(|_| ())
-        .with_context(|| format!("cannot write the report to {}", page.display()))
-        .exit(Exit::State)
 }
 
 fn write_page(

@@ -1,7 +1,6 @@
 //! `tarn verbs`: programs of RDMA verbs, with tarn's device (plugins/verbs), and the storage peer that they reach partitions by. docs/guide/verbs.md
 
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::plugin::Plugin;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::process::{getpid, getuid};
@@ -11,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_base::codes::Exit;
+use tarn_console::plugin::Plugin;
 
 const PLUGIN: Plugin = Plugin {
     name: "libtarnverbs.so",

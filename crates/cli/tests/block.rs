@@ -8,6 +8,8 @@ mod hostile;
 mod kernel;
 mod nbd;
 mod nodes;
+#[path = "common/program.rs"]
+mod program;
 
 use nbd::{Client, Desk, SIZE, ends_well, fails, said};
 use std::fs;

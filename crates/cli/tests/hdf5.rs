@@ -14,6 +14,8 @@ mod linked;
 #[path = "hdf5/names.rs"]
 mod names;
 mod nodes;
+#[path = "common/program.rs"]
+mod program;
 
 use desk::{Desk, plugin};
 use linked::{said, source};

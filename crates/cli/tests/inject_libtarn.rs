@@ -5,6 +5,7 @@
 #[allow(dead_code)]
 mod calls;
 mod common;
+use common::program;
 #[path = "inject_libtarn/exported.rs"]
 mod exported;
 #[path = "../../libtarn/tests/common/mod.rs"]

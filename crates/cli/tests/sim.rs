@@ -453,32 +453,3 @@ fn mistakes_say_where_and_why() {
         "bad.toml",
     );
 }
-
-#[test]
-fn the_planners_bench_prints_its_figures() {
-    let site = Site::new("");
-    let ran = site.tarn(&[
-        "bench",
-        "plan",
-        "--json",
-        "--nodes",
-        "4",
-        "--waiting",
-        "100",
-        "--jobs",
-        "1000",
-    ]);
-    let value = ran.exits(0).summary();
-    assert_eq!(
-        (&value["schema"], &value["bench"]),
-        (&1.into(), &"plan".into())
-    );
-    let results = value["results"].as_array().expect("results");
-    for name in ["step-p99-ms", "step-max-ms", "sim-1k-s"] {
-        let found = results
-            .iter()
-            .find(|r| r["name"] == name)
-            .unwrap_or_else(|| panic!("{name}"));
-        assert!(number(&found["value"]) > 0.0);
-    }
-}

@@ -7,6 +7,8 @@ mod desk;
 mod linked;
 #[path = "nodes/mod.rs"]
 mod nodes;
+#[path = "common/program.rs"]
+mod program;
 #[path = "verbs/storage.rs"]
 mod storage;
 

@@ -34,7 +34,7 @@ const PLAIN: Run = Run {
 const RUN: Way = Way::Run(PLAIN);
 
 /// Commands that no page's block is run for, by what its lines begin with: they measure for minutes, on a machine that does nothing else. They
-/// are parsed (parser.rs); `bench_*.rs` and `reproduce.rs` of crates/cli/tests have small cases of them.
+/// are parsed (parser.rs); `bench_*.rs` and `reproduce.rs` of crates/bench/tests have small cases of them.
 pub(crate) const LONG: &[&str] = &["tarn bench ", "tarn reproduce", "bench/"];
 
 /// A page, and its blocks: by words that are in this one alone, and what is done about it. What is [`LONG`] is not listed.

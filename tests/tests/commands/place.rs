@@ -79,6 +79,7 @@ impl Built {
         fs::create_dir(folder.path().join("deps")).expect("a folder");
         for name in [
             "tarn",
+            "tarn-bench",
             "tarnd",
             "libtarn.so",
             "libtarn.a",

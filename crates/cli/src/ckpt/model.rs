@@ -3,12 +3,12 @@
 use crate::args::{Cli, size};
 use crate::error::CliResult;
 use crate::print::{self, out};
-use crate::sim::args::positive;
 use clap::Args;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 use tarn_base::codes::Exit;
 use tarn_base::units::{Bytes, Elapsed, SECOND, parse_rate, parse_time};
+use tarn_console::simulated::positive;
 use tarn_phx::Replicate;
 use tarn_phx::model::energy::{self, EXASCALE, OMNI_PATH};
 use tarn_phx::model::loss::{FITTED, PUBLISHED};

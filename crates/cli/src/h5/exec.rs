@@ -2,7 +2,6 @@
 //! one that is too old writes ordinary files and says nothing.
 
 use crate::error::{CliError, CliResult, ExitWith};
-use crate::plugin::Plugin;
 use anyhow::Context;
 use clap::Args;
 use rustix::fs::{Access, access};
@@ -13,17 +12,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use tarn_base::codes::Exit;
+use tarn_console::hdf5::{plugin_folder, tell};
 use tarn_sys::folder::may_make;
 
-/// HDF5 looks at every library of its folder.
-const PLUGIN: Plugin = Plugin {
-    name: "libh5fdtarn.so",
-    mark: "tarn-hdf5-plugin-version=",
-    folder: "hdf5",
-    variable: "TARN_HDF5_PLUGIN",
-    without: ", and HDF5 would crash without it",
-    made: "`make build` makes it",
-};
 /// The first HDF5 that loads drivers.
 const LEAST: (u32, u32) = (1, 14);
 /// Says which HDF5 a Python would use.
@@ -79,21 +70,6 @@ pub(super) fn exec(args: &ExecArgs) -> CliResult {
     Err(failed)
         .with_context(|| format!("cannot run {}", program.display()))
         .exit(Exit::NotFound)
-}
-
-/// Tells the HDF5 of a program to use the driver, so configured. Other plug-ins stay.
-///
-/// # Errors
-/// When the plug-in's folder has a colon in its path.
-pub(crate) fn tell(command: &mut Command, plugin: &Path, config: &str) -> anyhow::Result<()> {
-    let others = env::var_os("HDF5_PLUGIN_PATH").unwrap_or_default();
-    let others = env::split_paths(&others).filter(|folder| !folder.as_os_str().is_empty());
-    let paths = env::join_paths(std::iter::once(plugin.to_owned()).chain(others))?;
-    command
-        .env("HDF5_DRIVER", "tarn")
-        .env("HDF5_DRIVER_CONFIG", config)
-        .env("HDF5_PLUGIN_PATH", paths);
-    Ok(())
 }
 
 /// What the driver is told.
@@ -182,14 +158,6 @@ fn partition(path: &Path) -> CliResult<String> {
         (true, Some(folder), Some(name)) => plain(&Path::new(&place(folder)?).join(name)),
         _ => plain(path),
     }
-}
-
-/// The folder of a plug-in that is of this version and finds a library of this version.
-///
-/// # Errors
-/// When there is none.
-pub(crate) fn plugin_folder() -> CliResult<PathBuf> {
-    PLUGIN.folder()
 }
 
 /// Refuses a Python whose HDF5 would not load the driver, as far as that can be known.

@@ -3,8 +3,8 @@
 use clap::Args;
 use clap::builder::ArgPredicate;
 use std::path::PathBuf;
-use tarn_base::policy::Policy;
 use tarn_base::units::parse_rate;
+use tarn_console::simulated::{Policies, io_share, policies, positive, scale, share};
 use tarn_flow::site::{DataModel, FlowOptions, ReadOptions, SubmitWay, TraceOptions};
 
 /// What is compared when nobody says what: what sites run, the same with opportunistic caching, and tarn.
@@ -139,61 +139,6 @@ impl SimArgs {
     }
 }
 
-/// Policies in the order in which they were named.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Policies(pub(crate) Vec<Policy>);
-
-/// Settings of a policy are divided by commas as policies are: what has a `=` and no `:` before it is one more setting.
-pub(crate) fn policies(text: &str) -> Result<Policies, String> {
-    let mut names: Vec<String> = Vec::new();
-    for piece in text.split(',') {
-        let setting = piece.contains('=') && !piece.contains(':');
-        match names.last_mut().filter(|_| setting) {
-            Some(last) => {
-                last.push(',');
-                last.push_str(piece);
-            }
-            None => names.push(piece.to_owned()),
-        }
-    }
-    let mut policies: Vec<Policy> = Vec::new();
-    for name in names {
-        let policy: Policy = name.trim().parse().map_err(|e| format!("{e}"))?;
-        if let Some(before) = policies.iter().find(|p| p.same_as(&policy)) {
-            return Err(match before == &policy {
-                true => format!("`{policy}` is named twice"),
-                false => format!("`{before}` and `{policy}` are the same policy; name one of them"),
-            });
-        }
-        policies.push(policy);
-    }
-    Ok(Policies(policies))
-}
-
-pub(crate) fn positive(text: &str) -> Result<f64, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|n: &f64| n.is_finite() && *n > 0.0);
-    number.ok_or_else(|| "a number above 0 is expected".into())
-}
-
-pub(crate) fn scale(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|n| (1e-6..=1e6).contains(n));
-    number.ok_or_else(|| "a number from 1e-6 to 1e6 is expected".into())
-}
-
-pub(crate) fn share(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|n| (0.0..=1.0).contains(n));
-    number.ok_or_else(|| "a share is expected: a number from 0 to 1".into())
-}
-
-pub(crate) fn io_share(text: &str) -> Result<f64, String> {
-    let (least, most) = DataModel::IO_RANGE;
-    let number = text.parse().ok().filter(|n| (least..=most).contains(n));
-    number.ok_or_else(|| format!("a share is expected: a number from {least} to {most}"))
-}
-
 fn submit_way(text: &str) -> Result<SubmitWay, String> {
     let found = SubmitWay::NAMES.iter().find(|(name, _)| *name == text);
     found
@@ -205,33 +150,5 @@ fn rate(text: &str) -> Result<u64, String> {
     match parse_rate(text) {
         Ok(0) => Err("a rate above zero is expected".into()),
         rate => rate.map_err(|e| e.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_stay_with_their_policy() {
-        let read = |text: &str| {
-            policies(text).map(|p| p.0.iter().map(ToString::to_string).collect::<Vec<_>>())
-        };
-        assert_eq!(
-            read("easy, energy:bound=60s,slow-down=5%,heft+cache"),
-            Ok(vec![
-                "easy".into(),
-                "energy:bound=60s,slow-down=5%".into(),
-                "heft+cache".into()
-            ])
-        );
-        for (text, part) in [
-            ("easy,,data", "no policy"),
-            ("bound=5m", "no policy"),
-            ("data,easy,data", "twice"),
-        ] {
-            let error = read(text).expect_err(text);
-            assert!(error.contains(part), "{text}: {error}");
-        }
     }
 }

@@ -1,8 +1,11 @@
 //! A folder with a workflow, tiers of its own, and the real `tarn` in it.
 #![allow(dead_code)]
 
+pub(crate) mod program;
+
 pub(crate) mod workflows;
 
+pub(crate) use program::tarn;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,7 +54,7 @@ impl Site {
 
     /// `tarn` with these arguments, in the site's folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut c = Command::new(env!("CARGO_BIN_EXE_tarn"));
+        let mut c = Command::new(tarn());
         c.args(arguments)
             .current_dir(self.dir.path())
             .stdin(Stdio::null());

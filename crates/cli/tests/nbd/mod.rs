@@ -1,6 +1,7 @@
 //! A folder with partitions, and servers of them.
 #![allow(dead_code)]
 
+use crate::program::tarn;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -67,7 +68,7 @@ pub(crate) fn free_address() -> String {
 /// The folder of `tarn`, with the plug-in beside it, which is built once.
 fn built() -> Option<&'static Path> {
     static BUILT: OnceLock<bool> = OnceLock::new();
-    let folder = Path::new(env!("CARGO_BIN_EXE_tarn")).parent().unwrap();
+    let folder = tarn().parent().unwrap();
     let built = BUILT.get_or_init(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/nbdkit.sh");
         let status = Command::new(script).arg(folder).status().unwrap();
@@ -154,7 +155,7 @@ impl Desk {
     /// A server, which ends with what is returned.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Served {
         let mut tarn = self
-            .server(Command::new(env!("CARGO_BIN_EXE_tarn")), arguments)
+            .server(Command::new(tarn()), arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -172,7 +173,7 @@ impl Desk {
 
     /// What it says when it does not serve.
     pub(crate) fn refused<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> String {
-        let command = program(Path::new(env!("CARGO_BIN_EXE_tarn")));
+        let command = program(tarn());
         fails(&mut self.server(command, arguments))
     }
 
@@ -180,9 +181,9 @@ impl Desk {
     pub(crate) fn alone(&self) -> (PathBuf, PathBuf) {
         let folder = self.path("alone");
         fs::create_dir(&folder).unwrap();
-        let tarn = folder.join("tarn");
-        fs::copy(env!("CARGO_BIN_EXE_tarn"), &tarn).unwrap();
-        (tarn, folder.join(PLUGIN))
+        let alone = folder.join("tarn");
+        fs::copy(tarn(), &alone).unwrap();
+        (alone, folder.join(PLUGIN))
     }
 
     /// Makes a plug-in with flags of the compiler.

@@ -5,6 +5,7 @@
 #[path = "../../../ranks/tests/common/ports.rs"]
 pub(crate) mod ports;
 
+use crate::program::tarn;
 use ports::free_port;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,7 @@ impl Node {
 
     /// Starts its tarnd, and waits until it serves.
     pub(crate) fn start(&mut self) {
-        let tarnd = Path::new(env!("CARGO_BIN_EXE_tarn")).with_file_name("tarnd");
+        let tarnd = tarn().with_file_name("tarnd");
         assert!(
             tarnd.is_file(),
             "{} is not there: `cargo build -p tarn-daemon` builds it, or `cargo test --workspace`",
@@ -114,7 +115,7 @@ impl Node {
             status,
             stdout,
             stderr,
-        } = Command::new(env!("CARGO_BIN_EXE_tarn"))
+        } = Command::new(tarn())
             .args(arguments)
             .env("TARN_SOCKET", self.socket())
             .stdin(Stdio::null())
@@ -134,7 +135,7 @@ impl Drop for Node {
 /// Has the library for libfabric beside the programs; false where there are no headers of libfabric.
 pub(crate) fn library() -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let beside = Path::new(env!("CARGO_BIN_EXE_tarn")).parent().unwrap();
+    let beside = tarn().parent().unwrap();
     let mut build = Command::new(root.join("scripts/shim.sh"));
     let code = build.arg(beside).status().unwrap().code();
     if code == Some(3) {
