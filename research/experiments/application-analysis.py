@@ -114,9 +114,9 @@ def measure(bench):
             }
         ],
         "claims": [
-            claim("all ways give the same statistics, to the last byte", "tarn's own", f"{len(ways) * rounds} results compared", exact(alike)),
+            claim("a plain shell, stage-through and tarn's data policy give the same statistics, to the last byte", "tarn's own", f"{len(ways) * rounds} results compared", exact(alike)),
             claim(
-                "analysis that begins where the simulation has left its output is faster than over the external store",
+                "an analysis that runs where the simulation left its output is faster than over the external store",
                 "the papers' case",
                 f"{factors(beside['plain'])} a plain shell on the store, {factors(beside['through'])} stage-through, at {MBIT} Mbit/s",
                 every(*[asked(values, least=1) for values in beside.values()]),

@@ -167,7 +167,7 @@ def measure(bench):
             }
         ],
         "claims": [
-            claim("a program that dies goes on where it was, with what it would have computed", "in words", f"on from {where_from}; {'every line' if whole else 'not every line'} of output is there; temperature after {last} steps apart by {apart_by:.0e} at most", exact(went_on and whole and apart_by < 1e-3)),
+            claim("a program that is killed continues from its restart file and computes what it would have computed", "in words", f"on from {where_from}; {'every line' if whole else 'not every line'} of output is there; temperature after {last} steps apart by {apart_by:.0e} at most", exact(went_on and whole and apart_by < 1e-3)),
             claim(
                 "restart files on the node cost less than on the external store",
                 "in words",

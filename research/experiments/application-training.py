@@ -174,9 +174,9 @@ def measure(bench):
             }
         ],
         "claims": [
-            claim("training goes on from a buddy's memory when a node is lost with all it had, and ends as if it had not been", "in words", f"{len(losses)} loss after {steps} steps of all runs" if len(losses) == 1 else f"{len(losses)} losses", exact(len(losses) == 1 and all(r["step"] > 0 for r in lost["phx"]))),
+            claim("training continues from the copy in another node's memory when a node is lost with all its data, and ends with the same loss", "in words", f"{len(losses)} loss after {steps} steps of all runs" if len(losses) == 1 else f"{len(losses)} losses", exact(len(losses) == 1 and all(r["step"] > 0 for r in lost["phx"]))),
             claim(
-                "checkpoints in a buddy's memory cost less than files on the external store",
+                "checkpoints in another node's memory cost less than files on the external store",
                 "in words",
                 f"a training with files takes {factors(beside, 2)} as long{more} (by the training's own clock)",
                 asked(beside, least=1),

@@ -201,21 +201,21 @@ def measure(bench):
         ],
         "claims": [
             claim(
-                "simulated, the bandwidth of the nodes' tiers grows with their number, and that of the external store does not",
+                "in the simulator, the bandwidth of the nodes' tiers grows with their number, and that of the external store does not",
                 "linearly; fixed",
                 f"{simulated_growth:.0f} times with {machines[-1]} nodes; at most {outside:.1f} GB/s",
                 exact(simulated_growth > 0.95 * machines[-1] and outside <= 7.0 * 1.01),
                 [SIMULATED],
             ),
             claim(
-                "run, the bandwidth of the nodes' tiers grows with their number: to 0.8 of ideal",
+                "in real runs, the bandwidth of the nodes' tiers grows with their number, to 0.8 of ideal or more",
                 "linearly",
                 ", ".join(f"{way} {factors(values)}" for way, values in grown.items()) + f" with {most} nodes, whose tiers are held to a rate (by tarn)",
                 every(*[asked(values, least=0.8 * most) for values in grown.values()], *([] if slurm else [UNCLEAR])),
                 [EMULATED],
             ),
             claim(
-                "run, that of the external store does not grow beyond its rate",
+                "in real runs, the bandwidth of the external store does not grow beyond its rate",
                 "fixed",
                 f"{1000 * min(reached) * STORE / 1e9:.0f} to {1000 * max(reached) * STORE / 1e9:.0f} MB/s with 1 to {most} nodes, whose steps were set to {STORE // 1000000} together (by tarn)",
                 UNCLEAR,

@@ -58,7 +58,7 @@ def measure(bench):
         "claims": [
             claim("up to 750 MB can be staged at no cost where memory has twice the rate of NVRAM", "750 MB (one switch, Omni-Path)", f"{even:.0f} MB, to which the power of a node was fitted", UNCLEAR),
             claim(
-                "staging pays more, the slower NVRAM is beside memory",
+                "staging saves more energy, the slower NVRAM is beside memory",
                 "savings grow from 2:1 to 8:1",
                 ", ".join(f"{r}:1: at most {j:.1f} J" for r, j in most.items()) + ", computed",
                 exact(sorted(most.values()) == [most[r] for r in sorted(most)]),

@@ -228,19 +228,19 @@ def measure(bench):
                 f"{100 * share['gtc']:.0f} %, {100 * share['cm1']:.0f} %, to which the computing was set",
                 UNCLEAR,
             ),
-            claim("staging cuts the checkpoint by nearly half", f"{STAGED:.0f} times, GTC and CM1", f"GTC {text(staged['gtc'])}, CM1 {text(staged['cm1'])} (by the proxies' own clock, as are the next)", every(*[asked(values, least=0.9 * STAGED) for name in SHARE for values in staged[name]])),
+            claim("staging cuts the time of a checkpoint by nearly half", f"{STAGED:.0f} times, GTC and CM1", f"GTC {text(staged['gtc'])}, CM1 {text(staged['cm1'])} (by the proxies' own clock, as are the next)", every(*[asked(values, least=0.9 * STAGED) for name in SHARE for values in staged[name]])),
             claim("copying ahead makes GTC's checkpoint up to twelve times as fast", f"up to {AHEAD:.0f} times", f"{text(ahead['gtc'])}; how much of it GTC writes early was set by that figure", UNCLEAR),
             claim(
-                f"one processor does for the helpers of {CROWD} ranks",
+                f"one processor is enough for the helpers of {CROWD} ranks",
                 "12 helpers",
                 "not tried with --quick"
                 if bench.quick
                 else f"GTC, {CROWD} ranks: staged {factors(together[('phx', CROWD)])}, copied ahead {factors(together[('phx-ec', CROWD)])} as fast as naive; one rank: {factors(together[('phx', 1)])} and {factors(together[('phx-ec', 1)])}",
                 UNCLEAR if bench.quick else every(*[asked(together[(way, CROWD)], least=0.9 * STAGED) for way in ("phx", "phx-ec")]),
             ),
-            claim("it gains nothing for CM1, which writes until the checkpoint", "no improvement over staging", text(more) + " staging's", every(*[asked(values, least=0.8, most=1.25) for values in more])),
+            claim("copying ahead gains nothing for CM1, which writes until the checkpoint", "no improvement over staging", text(more) + " staging's", every(*[asked(values, least=0.8, most=1.25) for values in more])),
             claim(
-                "the whole run is shorter by up to 18 %",
+                "staging and copying ahead make the whole run shorter by up to 18 %",
                 f"{100 * TOTAL:.0f} %",
                 f"than with naive checkpoints, at best: GTC staged {shorter(best['gtc']['phx'])}, copied ahead too {shorter(best['gtc']['phx-ec'])}; CM1 {shorter(best['cm1']['phx-ec'])}; the shares of checkpoints were set",
                 UNCLEAR,

@@ -190,7 +190,7 @@ def measure(bench):
                 every(*[asked(values, least=1) for values in [*gain.values(), *here.values()]]),
             ),
             claim(
-                "so is the workflow as its user sees it, with the job scheduler's and the data scheduler's part",
+                "with the time of the job scheduler and the data scheduler, the whole workflow over the node's tier is faster than over the external store, too",
                 "the same runs",
                 "; ".join(f"{words(*case)} {factors(values, 2)}" for case, values in walls.items()) + ", submission to end",
                 every(*[asked(values, least=1) for values in walls.values()]),
@@ -202,7 +202,7 @@ def measure(bench):
                 UNCLEAR if bench.quick else every(asked(slower[True], most=1.25), asked(slower[False], least=1.5)),
             ),
             claim(
-                "runs over the tier vary less than over the store",
+                "run times over the node's tier vary less than over the external store",
                 "less than 2 % against less than 15 %",
                 f"{vary[True]:.0f} % against {vary[False]:.0f} %, of a store that nobody else uses (by tarn)",
                 UNCLEAR,

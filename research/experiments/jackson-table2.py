@@ -149,7 +149,7 @@ def measure(bench):
                 every(*[asked(times(*both), least=1) for both in solver.values()]),
             ),
             claim(
-                "that holds with the staging between decomposition and solver, too, even where nothing is overlapped",
+                "the solver together with the staging before it is faster on the nodes' tiers, too, even if nothing overlaps",
                 f"{PAPER['solver'][0] / (PAPER['solver'][1] + PAPER['data staging'][1]):.1f} times",
                 ", ".join(f"{factors(times(solver[rate][0], both))} at {rate} Mbit/s" for rate, both in with_staging.items()) + " (the tiers' by tarn)",
                 every(*[asked(times(solver[rate][0], with_staging[rate]), least=1) for rate in rates]),

@@ -175,7 +175,7 @@ def measure(bench):
                 every(*[asked(times(a, b), least=1) for a, b in ratio.values()]),
             ),
             claim(
-                "such a file system gives more than the external store, in each pattern, phase and interface",
+                "a file system over the nodes' tiers gives more than the external store, in each pattern, phase and interface",
                 "what it is for",
                 f"in {sum(min(values) > 1 for values in more.values())} of {len(more)} cases at {MBIT} Mbit/s, {max(max(values) for values in more.values()):.0f} times at most; least {factors(more[least])}: {WORDS[least[1]]}, {least[2]}, {least[0]}",
                 every(*[asked(values, least=1) for values in more.values()]),

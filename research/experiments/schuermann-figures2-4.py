@@ -196,20 +196,20 @@ def measure(bench):
                 every(*[asked(values, most=2) for values in alike.values()]) if alike else UNCLEAR,
             ),
             claim(
-                "small requests gain by concurrency, reads and writes: more than 2.5 times with four processes (block device)",
+                "four processes give more than 2.5 times the small requests of one, reading and writing, by queue pair and by block device",
                 "more than 2.5 times with four processes (block device)",
                 ", ".join(f"{name} {what} {factors(values)}{' (by tarn)' if name == QUEUE else ''}" for (name, what), values in four.items()),
                 every(*[asked(four[(DEVICE, what)], least=PAPER_GAIN) for what in ("write", "read")]),
             ),
             claim(
-                "small requests by queue pairs are beyond those of a block device",
+                "queue pairs serve more small requests than a block device",
                 "a reason to look for other ways",
                 f"{factors(beyond)} as many (queue pairs by tarn)",
                 asked(beyond, least=1),
             ),
             claim("bandwidth and requests grow ideally with storage nodes", "8 times from 8 to 64 nodes", f"{factors(grown, 2)} from 1 to 8 partitions of one node, which share its memory (by tarn)", UNCLEAR),
             claim(
-                "from nodes without storage requests get what the network gives: nine tenths of libfabric alone",
+                "requests from nodes without storage get nine tenths or more of what libfabric alone gives",
                 "the same bandwidth, 40 % of small requests",
                 ", ".join(f"{what} by {provider} {factors(values, 2)}" for (provider, what), values in part.items()) + " what libfabric alone has (by tarn)" if part else "not measured: libfabric has no provider here",
                 every(*[asked(values, least=0.9) for values in part.values()]) if part else UNCLEAR,

@@ -104,7 +104,7 @@ def measure(bench):
             }
         ],
         "claims": [
-            claim("a file over more nodes is written faster", f"{paper:.1f} times with eight", f"{factors(grown, 2)} with eight partitions of one node, all of which one processor fills (by tarn)", UNCLEAR),
+            claim("an HDF5 file over more nodes is written faster", f"{paper:.1f} times with eight", f"{factors(grown, 2)} with eight partitions of one node, all of which one processor fills (by tarn)", UNCLEAR),
             claim(
                 "HDF5 directly on storage memory is faster than its own driver on files of the same memory",
                 "in words",
@@ -112,7 +112,7 @@ def measure(bench):
                 every(*[asked(values, least=1) for ranges in over.values() for values in ranges]),
             ),
             claim(
-                "several processes write one file over storage memory together, two faster than one",
+                "two processes write one HDF5 file over storage memory faster than one does",
                 "in words",
                 f"two processes {factors(two)} as fast as one over 8 partitions of one node, {factors(beside, 2)} two that write a plain file",
                 asked(two, least=1),

@@ -151,7 +151,7 @@ def measure(bench):
                 every(*[asked(values, least=0.9 * most) for values in grown.values()]),
             ),
             claim(
-                "from nodes without storage the same bandwidth is had as from those with it: nine tenths or more",
+                "nodes without storage get nine tenths or more of the bandwidth that nodes with storage get",
                 "the same for large transfers",
                 ", ".join(f"{what} {factors(values, 2)}" for what, values in alike.items()) + f" of it with {most} storage nodes",
                 every(*[asked(values, least=0.9) for values in alike.values()]),

@@ -133,13 +133,13 @@ def measure(bench):
         ],
         "claims": [
             claim(
-                "requests grow with threads, at least 1.5 times with two",
+                "two threads give at least 1.5 times the requests of one",
                 "1.9 times with two",
                 ", ".join(f"{what} {factors(values, 2)}" for what, values in scaled.items()) + " (by tarn)",
                 every(*[asked(values, least=1.5) for values in scaled.values()]),
             ),
             claim(
-                "a block device on top costs bandwidth",
+                "a block device on top of queue pairs costs bandwidth",
                 "0.91 and 0.97 of the best configurations, writing and reading",
                 ", ".join(f"{what} {factors(values, 2)} a queue pair's, {less[what][0]:+.0f} % where the paper has {less[what][1]:+.0f} %" for what, values in costs.items())
                 + "; the best number of threads of both, over a socket (queue pairs by tarn)",

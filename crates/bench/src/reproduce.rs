@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// List the experiments, what each needs, and how long each and all of them take
     #[arg(long, conflicts_with_all = ["names", "quick", "render"])]
     list: bool,
-    /// The page [default: results.html; none with --markdown]
+    /// The page [default: results.html; none with --markdown]; a page that you name leaves the terminal what does not hold
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// The file for the results that the page is made from [default: beside the page, with the ending .json]
@@ -150,9 +150,9 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
             break;
         }
     }
-    told(cli, &results)?;
+    told(cli, args, &results)?;
     write(&results, page, &kept)?;
-    say!("{}: all of it with plots", page.display());
+    say!("{}: all of it, with figures", page.display());
     match signals.exit() {
         Some(exit) => Ok(exit),
         None if results.experiments.iter().any(|e| e.not_run.is_some()) => Ok(Exit::WorkflowFailed),
@@ -160,11 +160,21 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
     }
 }
 
-fn told(cli: &Cli, results: &Results) -> CliResult<()> {
-    match cli.json {
-        true => print::json(results),
-        false => print::text(&evidence::text(results)),
+/// All of it; beside a page that was asked for, only what has to be known at once.
+fn told(cli: &Cli, args: &Args, results: &Results) -> CliResult<()> {
+    match (cli.json, &args.report) {
+        (true, _) => print::json(results),
+        (false, Some(_)) => print::text(&evidence::brief(results)),
+        (false, None) => print::text(&evidence::text(results)),
     }
+}
+
+/// The page, with a link to the file of the results.
+fn drawn(results: &Results, page: &Path, kept: &Path) -> String {
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let page = whole(page);
+    let link = tarn_report::link(page.parent().unwrap_or(&page), &whole(kept));
+    evidence::page(results, Some(&link))
 }
 
 fn render(cli: &Cli, file: &Path, args: &Args) -> CliResult {
@@ -190,11 +200,11 @@ fn render(cli: &Cli, file: &Path, args: &Args) -> CliResult {
         false => Some(args.report.as_deref().unwrap_or(Path::new(PAGE))),
     };
     if let Some(page) = page {
-        put(page, evidence::page(&results).as_bytes(), "--report")?;
+        put(page, drawn(&results, page, file).as_bytes(), "--report")?;
     }
     match args.markdown {
         true => print::text(&evidence::markdown(&results))?,
-        false => told(cli, &results)?,
+        false => told(cli, args, &results)?,
     }
     Ok(Exit::Success)
 }
@@ -392,7 +402,7 @@ fn kept(page: &Path, named: Option<&Path>) -> CliResult<PathBuf> {
 fn write(results: &Results, page: &Path, kept: &Path) -> CliResult<()> {
     let text =
         serde_json::to_string_pretty(results).map_err(|e| CliError::new(Exit::Internal, e))?;
-    put(page, evidence::page(results).as_bytes(), "--report")?;
+    put(page, drawn(results, page, kept).as_bytes(), "--report")?;
     put(kept, text.as_bytes(), "--results")
 }
 

@@ -193,7 +193,7 @@ fn policies_are_compared_at_the_wanted_share() {
     if let Some(browser) = browser() {
         let page = opened(browser, &site.path("page.html"));
         assert_eq!(
-            page.matches("<polyline").count(),
+            page.matches("<g class=\"tone").count(),
             2 * 4,
             "four curves a family"
         );

@@ -1,16 +1,16 @@
-//! Results of the papers' experiments: their format (research/evidence/README.md), a table for terminals, a page with plots in the
-//! papers' manner.
+//! Results of the papers' experiments: their format (research/evidence/README.md), a table for terminals, a page with
+//! figures.
 //!
-//! Reading order: here (the format), [`text()`], [`markdown()`], [`page()`], `plot`.
+//! Reading order: here (the format), [`text()`], [`markdown()`], [`page()`].
 
 mod markdown;
+mod numbers;
 mod page;
-mod plot;
 mod text;
 
 pub use markdown::markdown;
 pub use page::page;
-pub use text::text;
+pub use text::{brief, text};
 
 use crate::html::sections::counted;
 use serde::{Deserialize, Serialize};
@@ -318,6 +318,9 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// What does not hold comes first.
+    const BY_WEIGHT: [Self; 3] = [Self::Fails, Self::Unclear, Self::Holds];
+
     /// In words.
     pub fn words(self) -> &'static str {
         match self {

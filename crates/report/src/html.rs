@@ -8,11 +8,11 @@ mod layers;
 mod links;
 pub(crate) mod sections;
 mod steps;
-mod tables;
+pub(crate) mod tables;
 pub(crate) mod text;
 mod workflow;
 
-pub use links::Links;
+pub use links::{Links, link};
 
 use crate::ReportError;
 use crate::names::Names;
@@ -31,15 +31,21 @@ pub const MAX_DRAWN: usize = 20_000;
 const CSS: &str = include_str!("../page/page.css");
 /// What only this page has.
 const RUN_CSS: &str = include_str!("../page/run.css");
-/// What the scripts of every page use, once `run` is there.
+/// What the scripts of every page use.
 pub(crate) const TOOLS: &str = include_str!("../page/tools.js");
+/// Charts over time, once `run` is there.
+pub(crate) const ZOOM: &str = include_str!("../page/zoom.js");
+/// Lists of rows that JavaScript writes.
+pub(crate) const LISTS: &str = include_str!("../page/lists.js");
 /// What comes after all other scripts.
 pub(crate) const LAST: &str = include_str!("../page/last.js");
-const JS: [&str; 6] = [
+const JS: [&str; 8] = [
     include_str!("../page/base.js"),
     TOOLS,
+    ZOOM,
     include_str!("../page/timeline.js"),
     include_str!("../page/fill.js"),
+    LISTS,
     include_str!("../page/tables.js"),
     LAST,
 ];

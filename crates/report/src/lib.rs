@@ -5,6 +5,7 @@
 //! Reading order: [`trace`] (the fold), [`summary`] and [`summarize`] (totals), [`why`], [`status`], [`html`].
 
 pub mod evidence;
+mod figure;
 pub mod html;
 mod names;
 mod shares;
@@ -16,7 +17,7 @@ pub mod summary;
 mod trace;
 mod why;
 
-pub use html::{Links, html};
+pub use html::{Links, html, link};
 pub use names::lent;
 pub use status::{
     Board, Counts, Fill, LastFailure, MAX_FAILURES, Moved, Moving, NodeNow, Running, Status, status,

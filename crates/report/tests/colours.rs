@@ -4,6 +4,7 @@
 mod common;
 
 use common::mosaic::mosaic;
+use tarn_report::evidence::{self, Results};
 use tarn_report::{Links, html};
 
 /// The least distance in CIE Lab at which two colours of a legend are told apart without effort.
@@ -90,4 +91,26 @@ fn transfers_stay_apart_and_steps_are_no_transfers() {
             }
         }
     }
+}
+
+#[test]
+fn series_of_figures_have_the_colours_that_stay_apart() {
+    let runs =
+        r#"{"schema": 1, "machine": {}, "tarn": "0", "date": 0, "quick": true, "experiments": []}"#;
+    let results = Results::parse(runs.as_bytes()).expect("results");
+    let page = evidence::page(&results, None);
+    let mut tones: Vec<&str> = (0..TRANSFERS.len())
+        .map(|n| {
+            let rule = format!(".tone{n} {{ --c: var(--");
+            let rest = page.split(&rule).nth(1).expect("a tone");
+            rest.split(')').next().expect("a colour")
+        })
+        .collect();
+    tones.sort_unstable();
+    tones.dedup();
+    assert_eq!(tones.len(), TRANSFERS.len(), "{tones:?}");
+    assert!(
+        tones.iter().all(|tone| TRANSFERS.contains(tone)),
+        "{tones:?}"
+    );
 }

@@ -1,7 +1,9 @@
 //! Results of experiments: what is read, what is refused, what the page shows.
 
 use serde_json::{Value, json};
-use tarn_report::evidence::{EvidenceError, Experiment, MAX_TEXT, Results, markdown, page, text};
+use tarn_report::evidence::{
+    EvidenceError, Experiment, MAX_TEXT, Results, brief, markdown, page, text,
+};
 
 fn experiment() -> Value {
     json!({
@@ -40,34 +42,35 @@ fn parsed(value: &Value) -> Result<Results, EvidenceError> {
 #[test]
 fn the_page_has_all_of_it_and_nothing_from_outside() {
     let results = parsed(&results(experiment())).unwrap();
-    let page = page(&results);
-    assert_eq!(
-        page.matches("<svg").count(),
-        4 + 2,
-        "plots, and the header's"
-    );
+    let page = page(&results, None);
+    assert_eq!(page.matches("<figure ").count(), 4);
+    assert_eq!(page.matches(">data of this figure<").count(), 4);
     for has in [
         "Files &lt;of&gt; all sizes",
         "a &lt;fast&gt; one",
         "not run: needs &lt;root&gt;",
         "a store at 100 MB/s",
-        "paper 4.97",
-        "published (paper)",
+        ">paper 4.97<",
         ">holds<",
-        "1 hold, 0 do not, 0 undecided; 1 experiment not run",
+        "<a href=\"#holds\">1</a>",
+        "<a href=\"#not-run\">1 not run</a>",
+        ">published</td>",
         "<code>--quick</code>",
         "id=\"weiland-table1\"",
     ] {
         assert!(page.contains(has), "{has}");
     }
-    assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
+    assert!(!page.contains("NaN"));
     assert!(!page.contains("src=") && !page.contains("url(http"));
     // What is drawn is in the page once more.
     let json = page.split("id=\"tarn-results\">").nth(1).unwrap();
     let json = json.split("</script>").next().unwrap();
     assert_eq!(Results::parse(json.as_bytes()).unwrap(), results);
     let text = text(&results);
-    assert!(text.contains("0.25 (0.2 to 0.3) [paper 4.97]"), "{text}");
+    assert!(
+        text.contains("0.250 (0.200 to 0.300) [paper 4.97]"),
+        "{text}"
+    );
     assert!(text.contains("not run: needs <root>"), "{text}");
 }
 
@@ -84,7 +87,7 @@ fn what_was_not_measured_says_so_wherever_its_figures_are() {
     let mark = |how: &str| format!(" <span class=\"how\">{how}</span>");
     let shown = |e: &Value| {
         let results = parsed(&results(e.clone())).unwrap();
-        (page(&results), text(&results), markdown(&results))
+        (page(&results, None), text(&results), markdown(&results))
     };
     let (page, terminal, document) = shown(&one);
     for (text, how) in [
@@ -152,32 +155,55 @@ fn how_long_all_took_is_told_beside_what_is_meant() {
         assert!(took.starts_with("2 experiments took 2.0 min"), "{took}");
         assert!(took.ends_with(&format!("at most {meant} min")), "{took}");
         assert!(text(&results).ends_with(&format!("{took}\n")));
-        assert!(page(&results).contains(&took));
+        assert!(page(&results, None).contains(&took));
     }
 }
 
 #[test]
-fn long_names_have_rows_of_the_legend_to_themselves() {
-    // Where the rectangles before two names of this length are: from the top, by the page's text.
-    let tops = |name: &str| {
-        let series = |n: u32| json!({"name": format!("{name}{n}"), "of": "here", "points": [[1, 1], [2, 2]]});
-        let mut one = experiment();
-        one["plots"] = json!([{
-            "title": "t", "kind": "lines", "x": {"label": "x"}, "y": {"label": "y"}, "series": [series(1), series(2)],
-        }]);
-        let page = page(&parsed(&results(one)).unwrap());
-        [1, 2].map(|n| {
-            let text = page.find(&format!("\n{name}{n}\n")).unwrap();
-            let tag = page[..text].rfind("<text").unwrap();
-            let y = page[tag..].split_once(" y=\"").unwrap().1;
-            y.split_once('"').unwrap().0.to_owned()
-        })
-    };
-    let [first, second] = tops("short");
-    assert_eq!(first, second);
-    let [first, second] =
-        tops("a name that is much too long to stand beside another one in the legend of a plot");
-    assert_ne!(first, second);
+fn what_does_not_hold_stands_first() {
+    let mut one = experiment();
+    one["claims"] = json!([
+        {"claim": "the good one", "paper": "p", "here": "h", "verdict": "holds"},
+        {"claim": "the open one", "paper": "p", "here": "h", "verdict": "unclear"},
+        {"claim": "the bad one", "paper": "p", "here": "h", "verdict": "fails"},
+    ]);
+    let results = parsed(&results(one)).unwrap();
+    let page = page(&results, Some("kept.json"));
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+    let order = [
+        "The bad one",
+        "needs &lt;root&gt;",
+        "The open one",
+        "The good one",
+        "<figure ",
+    ];
+    let places: Vec<usize> = order.iter().map(|text| at(text)).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert!(page.contains("<a href=\"kept.json\">kept.json</a>"));
+    // Beside a page the terminal says only that.
+    let counts = "3 claims: 1 do not hold, 1 undecided, 1 hold; 1 experiment not run";
+    assert_eq!(
+        brief(&results),
+        format!(
+            "weiland-table1: does not hold: the bad one (paper: p; here, emulated: h)\nother: not run: needs <root>\n{counts}\n{}\n",
+            results.took()
+        )
+    );
+    let text = text(&results);
+    assert!(text.find("the bad one") < text.find("the good one") && text.contains(counts));
+}
+
+#[test]
+fn how_figures_came_about_is_not_said_twice() {
+    let mut one = experiment();
+    one["how"] = json!(["simulated", "emulated"]);
+    one["plots"][0]["title"] = json!("Simulated schedules");
+    one["claims"][0]["claim"] = json!("in the simulator, simulated and emulated, it is faster");
+    let page = page(&parsed(&results(one)).unwrap(), None);
+    let caption =
+        "<figcaption>Simulated schedules <span class=\"how\">emulated</span></figcaption>";
+    assert!(page.contains(caption), "{page}");
+    assert!(page.contains(">48</td>"), "{page}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! The page of the experiments in a real browser: no script fails, no text leaves its picture, all can be read by day and by night.
+//! The page of the experiments in a real browser: no script fails, nothing is cut, all can be read by day and by night.
 
 #[path = "common/chromium.rs"]
 mod chromium;
 #[path = "common/looked.rs"]
 mod looked;
 
-use chromium::browser;
+use chromium::{browser, opened};
 use looked::looked_at;
 use serde_json::{Value, json};
 use tarn_report::evidence::{Results, page};
@@ -85,30 +85,61 @@ fn results() -> Results {
 }
 
 #[test]
-fn the_page_is_whole_and_readable_by_day_and_by_night() {
+fn the_page_is_whole_and_readable_from_a_phone_to_a_wide_screen_by_day_and_by_night() {
     let Some(browser) = browser() else { return };
-    let page = page(&results());
-    for dark in [false, true] {
-        let (wrong, was_dark) = looked_at(browser, &page, 1300, dark);
-        assert!(wrong.is_empty(), "dark: {dark}: {wrong:#?}");
+    let page = page(&results(), Some("results.json"));
+    for (width, dark) in [
+        (390, false),
+        (390, true),
+        (768, false),
+        (1280, false),
+        (1280, true),
+        (2560, false),
+    ] {
+        let (wrong, was_dark) = looked_at(browser, &page, width, dark);
+        assert!(wrong.is_empty(), "{width} pixels, dark: {dark}: {wrong:#?}");
         assert_eq!(was_dark, dark);
     }
+}
+
+#[test]
+fn figures_show_their_data_on_honest_scales() {
+    let Some(browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.html");
+    std::fs::write(&file, page(&results(), None)).unwrap();
+    let dom = opened(browser, &file);
+    // Bars: of each of three series one for each of six names, the paper's hollow, and the axis begins at 0.
+    assert_eq!(dom.matches("class=\"tower").count(), 18);
+    assert_eq!(dom.matches("class=\"tower hollow\"").count(), 6);
+    assert!(dom.contains(">published (paper)</span>"));
+    assert!(dom.contains(">thousands of requests a second, logarithmic scale</text>"));
+    let plot = |n: usize| {
+        let from = dom.split(&format!("id=\"plot-{n}\"")).nth(1).unwrap();
+        from.split("</figure>").next().unwrap()
+    };
+    assert!(plot(0).contains("logarithmic") && !plot(2).contains("logarithmic"));
+    assert!(plot(1).contains(">0</text>") && plot(2).contains(">0</text>"));
+    // Every line has a mark at each of its points, and the spread of repetitions.
+    assert_eq!(plot(0).matches("<line class=\"spread").count(), 4 * 6);
+    // A job is one box over its nodes.
+    assert_eq!(plot(3).matches("class=\"job ").count(), 10);
 }
 
 /// The looks find what they look for.
 #[test]
 fn what_is_wrong_with_a_page_is_found() {
     let Some(browser) = browser() else { return };
-    let broken = page(&results())
-        .replace(">published (paper)<", ">published<")
-        .replacen("<text x=\"90\"", "<text x=\"700\"", 1)
+    let broken = page(&results(), None)
         .replace(
             ".fine {",
             ".fine { color: var(--card) !important; } .fine {",
         )
         .replace(
             "<main>",
-            "<main><script>nothing();</script><img src=\"http://127.0.0.1:9/x\">",
+            "<main><script>nothing();</script><img src=\"http://127.0.0.1:9/x\">\
+             <figure><svg viewBox=\"0 0 90 20\"><text x=\"700\" y=\"12\">away</text></svg></figure>\
+             <pre style=\"width: 50px; white-space: pre\">a text that is wider than its box</pre>",
         );
     let (wrong, _) = looked_at(browser, &broken, 1300, false);
     for what in [
@@ -116,6 +147,7 @@ fn what_is_wrong_with_a_page_is_found() {
         "loads ",
         "leaves its picture: ",
         "cannot be read: ",
+        "is cut: ",
     ] {
         assert!(wrong.iter().any(|w| w.contains(what)), "{what}: {wrong:#?}");
     }

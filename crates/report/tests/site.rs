@@ -2,8 +2,11 @@
 
 #[path = "common/chromium.rs"]
 mod chromium;
+#[path = "common/looked.rs"]
+mod looked;
 
 use chromium::{browser, opened};
+use looked::looked_at;
 use serde_json::json;
 use std::sync::Arc;
 use tarn_base::site::result::MAX_SPANS;
@@ -281,6 +284,16 @@ fn the_table_has_a_column_for_each_policy() {
     assert!(text.contains("workflow w"), "{text}");
     assert!(text.contains("4m 40s (1.00x)"), "{text}");
     assert!(text.contains("12.35 MJ"), "{text}");
+    // Where no node's power is known, nothing is said of energy.
+    let dark = SiteResult {
+        energy: 0.0,
+        ..aware.clone()
+    };
+    let text = table(&[SiteSummary::of(&run("data", &machine, &workload, &dark))]);
+    assert!(
+        !text.contains("energy") && !text.contains("0.00 J"),
+        "{text}"
+    );
 }
 
 /// A page with both schedules, opened.
@@ -320,8 +333,37 @@ fn both_schedules_are_drawn() {
         20,
         "every box is wide enough"
     );
-    assert_eq!(dom.matches("class=\"move peer\"").count(), 2);
+    // On each of its two nodes, under each policy, in the strip for transfers.
+    assert_eq!(dom.matches("class=\"move peer\"").count(), 4);
+    assert_eq!(dom.matches("class=\"strip\"").count(), 40);
+    // The same as a list.
+    assert!(dom.matches("data-label=\"holds its nodes for\"").count() == 20);
     assert!(dom.matches("class=\"reading\"").count() >= 16);
+}
+
+#[test]
+fn nothing_is_cut_or_unreadable_from_a_phone_to_a_wide_screen_by_day_and_by_night() {
+    let Some(browser) = browser() else { return };
+    let (machine, workload) = (machine(20), workload(&FIGURE_8));
+    let (unaware, aware) = (result(&FIGURE_8), result(&FIGURE_9));
+    let text = page_of(
+        &machine,
+        &workload,
+        [("greedy", &unaware), ("data", &aware)],
+    );
+    assert!(text.contains("time to solution of workflow w (jobs Job 1, Job 7, Job 9)"));
+    for (width, dark) in [
+        (390, false),
+        (390, true),
+        (768, false),
+        (1280, false),
+        (1280, true),
+        (2560, false),
+    ] {
+        let (wrong, was_dark) = looked_at(browser, &text, width, dark);
+        assert!(wrong.is_empty(), "{width} pixels, dark: {dark}: {wrong:#?}");
+        assert_eq!(was_dark, dark);
+    }
 }
 
 #[test]
@@ -338,5 +380,5 @@ fn of_too_many_boxes_only_the_use_of_nodes_is_drawn() {
     assert!(text.contains("beyond, only the use of nodes is"));
     let dom = shown(browser, &text);
     assert_eq!(dom.matches("class=\"job\"").count(), 0);
-    assert_eq!(dom.matches("class=\"ordinary\"").count(), 2);
+    assert_eq!(dom.matches("<path class=\"ordinary\"").count(), 2);
 }

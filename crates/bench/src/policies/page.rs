@@ -38,6 +38,8 @@ pub(super) fn page(machine: &Machine, of: ShareOf, points: &[Point], families: &
             "Below 1 {subject} is faster. Lines are medians of a family, dots its workflows; across: {share}. No policy can \
              come below 1 against the bound."
         ),
+        across: share.into(),
+        upwards: format!("makespan of {subject} / that of the other"),
         cards: cards.collect(),
         panels,
         tables: vec![

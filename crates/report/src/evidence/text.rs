@@ -1,7 +1,8 @@
-//! Results for terminals.
+//! Results for terminals: all of them, or what a reader of the page has to know at once.
 
-use super::plot::short;
-use super::{Cell, Experiment, Results, Table};
+use super::numbers::{Shown, short};
+use super::{Cell, Claim, Experiment, Results, Table, Verdict};
+use crate::html::sections::counted;
 use std::fmt::Write;
 
 /// All results: each experiment's tables and claims, what differs from the paper, and how long all took.
@@ -10,8 +11,38 @@ pub fn text(results: &Results) -> String {
     for experiment in &results.experiments {
         one(&mut out, experiment);
     }
-    let _ = writeln!(out, "{}", results.took());
+    let _ = writeln!(out, "{}; {}", results.counts(), results.took());
     out
+}
+
+/// What does not hold, what was not run, how many claims have which verdict, and how long all took.
+pub fn brief(results: &Results) -> String {
+    let mut out = String::new();
+    for e in &results.experiments {
+        for c in e.claims.iter().filter(|c| c.verdict == Verdict::Fails) {
+            let _ = writeln!(out, "{}: {}", e.experiment, claim(e, c));
+        }
+    }
+    for e in &results.experiments {
+        if let Some(why) = &e.not_run {
+            let _ = writeln!(out, "{}: not run: {why}", e.experiment);
+        }
+    }
+    let _ = writeln!(out, "{}\n{}", results.counts(), results.took());
+    out
+}
+
+/// A claim with its verdict, the paper's figure and this machine's.
+fn claim(e: &Experiment, claim: &Claim) -> String {
+    let how = e.how(claim.how.as_ref()).map(|how| format!(", {how}"));
+    format!(
+        "{}: {} (paper: {}; here{}: {})",
+        claim.verdict.words(),
+        claim.claim,
+        claim.paper,
+        how.unwrap_or_default(),
+        claim.here
+    )
 }
 
 fn one(out: &mut String, e: &Experiment) {
@@ -29,17 +60,8 @@ fn one(out: &mut String, e: &Experiment) {
         let _ = writeln!(out, "  {}{}", t.title, how.unwrap_or_default());
         table(out, t);
     }
-    for claim in &e.claims {
-        let verdict = claim.verdict.words();
-        let how = e.how(claim.how.as_ref()).map(|how| format!(", {how}"));
-        let _ = writeln!(
-            out,
-            "  {verdict}: {} (paper: {}; here{}: {})",
-            claim.claim,
-            claim.paper,
-            how.unwrap_or_default(),
-            claim.here
-        );
+    for c in e.claims_by_verdict() {
+        let _ = writeln!(out, "  {}", claim(e, c));
     }
     for what in &e.differs {
         let _ = writeln!(out, "  differs from the paper: {what}");
@@ -52,7 +74,12 @@ fn table(out: &mut String, table: &Table) {
     let rows: Vec<Vec<String>> = table
         .rows
         .iter()
-        .map(|row| row.iter().map(cell).collect())
+        .map(|row| {
+            row.iter()
+                .enumerate()
+                .map(|(at, c)| cell(c, table.is_whole(at)))
+                .collect()
+        })
         .collect();
     let mut widths: Vec<usize> = table.columns.iter().map(|c| c.chars().count()).collect();
     for row in &rows {
@@ -73,18 +100,43 @@ fn table(out: &mut String, table: &Table) {
 }
 
 /// A cell in words: the figure, its spread, the paper's.
-pub(super) fn cell(cell: &Cell) -> String {
-    let figure = match cell {
-        Cell::Text(text) => return text.clone(),
-        Cell::Number(number) => return short(*number),
-        Cell::Figure(figure) => figure,
-    };
-    let mut out = short(figure.value);
-    if let (Some(low), Some(high)) = (figure.low, figure.high) {
-        let _ = write!(out, " ({} to {})", short(low), short(high));
+fn cell(cell: &Cell, is_whole: bool) -> String {
+    let shown = Shown::of(cell, is_whole);
+    let mut out = shown.value;
+    if let Some((low, high)) = shown.spread {
+        let _ = write!(out, " ({low} to {high})");
     }
-    if let Some(paper) = figure.paper {
-        let _ = write!(out, " [paper {}]", short(paper));
+    if let Some(paper) = shown.paper {
+        let _ = write!(out, " [paper {paper}]");
     }
     out
+}
+
+impl Results {
+    /// How many claims have which verdict, and how many experiments were not run.
+    pub(super) fn counts(&self) -> String {
+        let all = || self.experiments.iter().flat_map(|e| &e.claims);
+        let count = |verdict| all().filter(|c| c.verdict == verdict).count();
+        let not_run = self.experiments.iter().filter(|e| e.not_run.is_some());
+        let not_run = match not_run.count() {
+            0 => String::new(),
+            n => format!("; {} not run", counted(n as u64, "experiment")),
+        };
+        let claims = counted(all().count() as u64, "claim");
+        format!(
+            "{claims}: {} do not hold, {} undecided, {} hold{not_run}",
+            count(Verdict::Fails),
+            count(Verdict::Unclear),
+            count(Verdict::Holds)
+        )
+    }
+}
+
+impl Experiment {
+    /// What does not hold stands first, what holds last.
+    pub(super) fn claims_by_verdict(&self) -> impl Iterator<Item = &Claim> {
+        Verdict::BY_WEIGHT
+            .into_iter()
+            .flat_map(|verdict| self.claims.iter().filter(move |c| c.verdict == verdict))
+    }
 }

@@ -40,6 +40,11 @@ impl Links {
     }
 }
 
+/// A link to a file from a page in folder `from`, both absolute.
+pub fn link(from: &Path, to: &Path) -> String {
+    url(&relative(from, to))
+}
+
 /// `to` as seen from the folder `from`; absolute if they have nothing in common but the root.
 fn relative(from: &Path, to: &Path) -> PathBuf {
     let (from, to) = (parts(from), parts(to));

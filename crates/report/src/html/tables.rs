@@ -32,15 +32,19 @@ pub(super) fn lists(page: &mut String, trace: &Trace) {
         ("attempts", "Every attempt", attempts, "attempts"),
         ("transfers", "Every transfer", transfers, "transfers"),
     ] {
-        let _ = writeln!(
-            page,
-            "<section class=\"list\"><h2>{title} <small>{rows}</small></h2>\n<div class=\"tools\"><input type=\"search\" \
-             id=\"{id}-find\" placeholder=\"filter\" aria-label=\"Filter {what}\"><span class=\"fine\">{}</span></div>\n\
-             <table id=\"{id}\" class=\"stack\"></table>\n<button class=\"more\" id=\"{id}-more\" hidden>\
-             more</button></section>",
-            too_many(rows, what)
-        );
+        list(page, id, (title, rows), &too_many(rows, what));
     }
+}
+
+/// A section with a table that `page/lists.js` fills, and a filter for it.
+pub(crate) fn list(page: &mut String, id: &str, (title, rows): (&str, usize), note: &str) {
+    let _ = writeln!(
+        page,
+        "<section class=\"list\" id=\"{id}-list\"><h2>{title} <small>{rows}</small></h2>\n<div class=\"tools\"><input type=\"search\" \
+         id=\"{id}-find\" placeholder=\"filter\" aria-label=\"Filter {id}\"><span class=\"fine\">{note}</span></div>\n\
+         <table id=\"{id}\" class=\"stack\"></table>\n<button class=\"more\" id=\"{id}-more\" hidden>\
+         more</button></section>"
+    );
 }
 
 pub(super) fn notes(page: &mut String, notes: &[Answer]) {

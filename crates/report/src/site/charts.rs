@@ -5,7 +5,7 @@ use super::summary::{SiteRun, job_name};
 use crate::html::text::micros;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tarn_base::site::{Fate, JobId, Span, SpanOf};
+use tarn_base::site::{Fate, ItemId, JobId, Span, SpanOf, Workload};
 use tarn_base::units::Time;
 
 /// Boxes of jobs with their phases that are drawn, and of what goes on beside them: a browser shows as many without
@@ -13,6 +13,8 @@ use tarn_base::units::Time;
 pub(super) const MAX_BOXES: usize = 20_000;
 /// Nodes that are drawn one by one.
 pub(super) const MAX_NODES: u32 = 512;
+/// Jobs that are named beside an item that they write, or read.
+const MAX_USERS: usize = 3;
 /// Slices of time of the curve of nodes in use.
 const SLICES: usize = 600;
 
@@ -21,13 +23,13 @@ const SLICES: usize = 600;
 pub struct Chart {
     policy: String,
     end: u64,
-    /// Names of jobs, as boxes refer to them.
+    /// Names of jobs and data, as boxes refer to them.
     names: Vec<String>,
     /// `[name, workflow or -1, first node, one past the last, begin, end, whether it shares its nodes, its number]`
     boxes: Vec<[i64; 8]>,
     /// Reading and writing by the job itself: `[first node, one past the last, begin, end, name, 1 for writing]`
     phases: Vec<[i64; 6]>,
-    /// Moves beside the jobs, as `phases`, with the class: 0 from outside, 1 to outside, 2 between nodes.
+    /// Moves beside the jobs, as `phases`, the name that of the data, with the class: 0 from outside, 1 to outside, 2 between nodes.
     moves: Vec<[i64; 6]>,
     /// Nodes that cannot be used, as `phases`: 0 reboots, 1 sleeps, 2 is lost; no name.
     off: Vec<[i64; 6]>,
@@ -60,7 +62,10 @@ impl Chart {
             of_kind.map(|s| s.nodes.len()).sum::<usize>()
         };
         let drawn = [false, true].map(|jobs| count(jobs) <= MAX_BOXES);
-        let mut names = BTreeMap::new();
+        let mut names = Names {
+            known: BTreeMap::new(),
+            users: users(run.workload),
+        };
         for span in &result.spans {
             if drawn[usize::from(is_of_job(span))] {
                 chart.draw(run, span, start, &mut names);
@@ -79,24 +84,19 @@ impl Chart {
         self.end
     }
 
+    /// How many boxes of jobs are drawn: none where only the use of nodes is.
+    pub(super) fn boxes(&self) -> usize {
+        self.boxes.len()
+    }
+
     /// Whether jobs are drawn, not only the use of nodes.
     pub(super) fn has_boxes(&self) -> bool {
         !self.boxes.is_empty()
     }
 
-    fn draw(
-        &mut self,
-        run: &SiteRun<'_>,
-        span: &Span,
-        start: Time,
-        names: &mut BTreeMap<JobId, i64>,
-    ) {
-        let mut name = |job: JobId| {
-            *names.entry(job).or_insert_with(|| {
-                self.names.push(job_name(run.workload, job));
-                self.names.len() as i64 - 1
-            })
-        };
+    fn draw(&mut self, run: &SiteRun<'_>, span: &Span, start: Time, names: &mut Names) {
+        let known = &mut self.names;
+        let mut name = |of: Of| names.of(of, run.workload, known);
         let job = |id: JobId| run.workload.jobs.get(id.at());
         let time = |t: Time| i64::try_from(micros(t.saturating_sub(start))).unwrap_or(i64::MAX);
         let (begin, end) = (time(span.begin), time(span.end));
@@ -110,20 +110,81 @@ impl Chart {
                         .map_or(-1, |f| i64::from(f.0));
                     let shares = i64::from(job(id).is_some_and(|j| j.job.cores > 0));
                     let number = i64::from(id.0);
-                    let named = name(id);
+                    let named = name(Of::Job(id));
                     self.boxes
                         .push([named, flow, first, last, begin, end, shares, number]);
                 }
-                SpanOf::StageIn(id) => self.phases.push(row(name(id), 0)),
-                SpanOf::StageOut(id) => self.phases.push(row(name(id), 1)),
+                SpanOf::StageIn(id) => self.phases.push(row(name(Of::Job(id)), 0)),
+                SpanOf::StageOut(id) => self.phases.push(row(name(Of::Job(id)), 1)),
                 SpanOf::Run(_) => {}
-                SpanOf::Moving { way, .. } => self.moves.push(row(-1, way as i64)),
+                SpanOf::Moving { item, way, .. } => {
+                    self.moves.push(row(name(Of::Item(item)), way as i64));
+                }
                 SpanOf::Reboot => self.off.push(row(-1, 0)),
                 SpanOf::Asleep => self.off.push(row(-1, 1)),
                 SpanOf::Lost => self.off.push(row(-1, 2)),
             }
         }
     }
+}
+
+/// What has a name in a chart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Of {
+    Job(JobId),
+    Item(ItemId),
+}
+
+/// Where names are in the chart's list.
+struct Names {
+    known: BTreeMap<Of, i64>,
+    /// Of items, the first jobs that write and that read them.
+    users: BTreeMap<ItemId, [Vec<JobId>; 2]>,
+}
+
+impl Names {
+    fn of(&mut self, of: Of, workload: &Workload, list: &mut Vec<String>) -> i64 {
+        let users = &self.users;
+        *self.known.entry(of).or_insert_with(|| {
+            list.push(match of {
+                Of::Job(job) => job_name(workload, job),
+                Of::Item(item) => item_name(workload, item, users.get(&item)),
+            });
+            list.len() as i64 - 1
+        })
+    }
+}
+
+/// Data by their name, and the jobs that they are of.
+fn item_name(workload: &Workload, item: ItemId, users: Option<&[Vec<JobId>; 2]>) -> String {
+    let name = workload.items.get(item.at()).map(|i| &*i.name);
+    let mut text = match name {
+        None | Some("") => format!("data {item}"),
+        Some(name) => name.to_owned(),
+    };
+    for (jobs, does) in users.into_iter().flatten().zip(["written", "read"]) {
+        if !jobs.is_empty() {
+            let names: Vec<String> = jobs.iter().map(|j| job_name(workload, *j)).collect();
+            text += &format!(", {does} by {}", names.join(", "));
+        }
+    }
+    text
+}
+
+/// The first jobs that write, and that read, each item.
+fn users(workload: &Workload) -> BTreeMap<ItemId, [Vec<JobId>; 2]> {
+    let mut users: BTreeMap<ItemId, [Vec<JobId>; 2]> = BTreeMap::new();
+    for (number, work) in (0..).zip(&workload.jobs) {
+        let written = work.job.writes.iter().map(|item| (*item, 0));
+        let read = work.job.reads.iter().map(|input| (input.item, 1));
+        for (item, does) in written.chain(read) {
+            let jobs = &mut users.entry(item).or_default()[does];
+            if jobs.len() < MAX_USERS {
+                jobs.push(JobId(number));
+            }
+        }
+    }
+    users
 }
 
 /// Whether a span is a job on its nodes, or one of its phases there.

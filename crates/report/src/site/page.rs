@@ -4,9 +4,11 @@
 use super::charts::{Chart, MAX_BOXES, MAX_NODES};
 use super::summary::{MAX_REFUSED, SiteSummary};
 use super::table::{rows, time, times};
+use crate::figure;
 use crate::html::sections::{HATCH, SCENE, counted};
+use crate::html::tables::list;
 use crate::html::text::{escape, json_in_script};
-use crate::html::{LAST, TOOLS, begin, end};
+use crate::html::{LAST, LISTS, TOOLS, ZOOM, begin, end};
 use serde_json::json;
 use std::fmt::Write;
 use tarn_base::site::{Machine, Workload};
@@ -23,10 +25,15 @@ pub fn page(machine: &Machine, workload: &Workload, runs: &[(SiteSummary, Chart)
     let mut page = begin(&format!("{} – tarn sim", machine.name), STYLE);
     header(&mut page, machine, workload);
     page.push_str("<main>\n");
-    cards(&mut page, &summaries);
+    cards(&mut page, workload, &summaries);
+    left_out(&mut page, &summaries);
     gantt(&mut page, &charts);
     figures(&mut page, &summaries);
-    left_out(&mut page, &summaries);
+    let boxes: usize = charts.iter().map(|c| c.boxes()).sum();
+    if boxes > 0 {
+        let note = "Of each policy, every job with its nodes: what the charts show.";
+        list(&mut page, "jobs", ("Every job", boxes), note);
+    }
     page.push_str("</main>\n");
     let _ = writeln!(
         page,
@@ -50,7 +57,7 @@ pub fn page(machine: &Machine, workload: &Workload, runs: &[(SiteSummary, Chart)
             "<script type=\"application/json\" id=\"{id}\">{data}</script>"
         );
     }
-    end(&mut page, &[RUN, TOOLS, GANTT, LAST].concat());
+    end(&mut page, &[RUN, TOOLS, ZOOM, LISTS, GANTT, LAST].concat());
     page
 }
 
@@ -80,13 +87,16 @@ fn header(page: &mut String, machine: &Machine, workload: &Workload) {
 }
 
 /// Each policy's makespan, and its workflow's time if there is just one.
-fn cards(page: &mut String, runs: &[SiteSummary]) {
+fn cards(page: &mut String, workload: &Workload, runs: &[SiteSummary]) {
     page.push_str("<section class=\"cards\">\n");
     for run in runs {
         let mut flows = run.workflows.iter();
         let (label, value, bound) = match (flows.next(), flows.next()) {
             (Some((name, flow)), None) => (
-                format!("{name}, time to solution"),
+                format!(
+                    "time to solution of workflow {name}{}",
+                    its_jobs(workload, flow.jobs + flow.not_done)
+                ),
                 flow.time_s,
                 flow.lower_bound_s,
             ),
@@ -111,6 +121,17 @@ fn cards(page: &mut String, runs: &[SiteSummary]) {
     page.push_str("</section>\n");
 }
 
+/// The jobs of the only workflow: by name, if they are few.
+fn its_jobs(workload: &Workload, number: u64) -> String {
+    const NAMED: u64 = 4;
+    let jobs = workload.jobs.iter().filter(|j| j.job.flow.is_some());
+    let names: Vec<&str> = jobs.map(|j| &*j.name).collect();
+    match number {
+        0..=NAMED if !names.contains(&"") => format!(" (jobs {})", names.join(", ")),
+        _ => format!(" ({})", counted(number, "job")),
+    }
+}
+
 fn gantt(page: &mut String, charts: &[&Chart]) {
     let _ = writeln!(
         page,
@@ -118,7 +139,7 @@ fn gantt(page: &mut String, charts: &[&Chart]) {
          width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><path d=\"M0 0V5\"/>\
          </pattern><pattern id=\"writing\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
          patternTransform=\"rotate(-45)\"><path d=\"M0 0V5\"/></pattern></svg><h2>Which job had which nodes</h2>\n\
-         <div class=\"tools\"><div id=\"legend\" class=\"legend\"></div><div class=\"zoom\" role=\"group\" \
+         <div class=\"tools\"><div id=\"legends\" class=\"legends\"></div><div class=\"zoom\" role=\"group\" \
          aria-label=\"Zoom\"><button id=\"zoom-in\" title=\"Zoom in\">+</button><button id=\"zoom-out\" \
          title=\"Zoom out\">−</button><button id=\"zoom-all\">all</button></div></div>\n\
          <noscript><p class=\"fine\">The drawings need JavaScript, which this page carries itself.</p></noscript>"
@@ -127,7 +148,11 @@ fn gantt(page: &mut String, charts: &[&Chart]) {
         let name = escape(chart.policy());
         let _ = writeln!(
             page,
-            "<h3>{name}</h3>\n<div id=\"chart-{n}\" class=\"chart\"></div>"
+            "<h3>{name}{}</h3>\n<div id=\"chart-{n}\" class=\"chart\"></div>",
+            match chart.has_boxes() {
+                true => " <a href=\"#jobs-list\">its jobs as a list</a>",
+                false => "",
+            }
         );
     }
     let hidden = if charts.iter().all(|c| c.has_boxes()) {
@@ -139,31 +164,31 @@ fn gantt(page: &mut String, charts: &[&Chart]) {
     };
     let _ = writeln!(
         page,
-        "<p class=\"fine\">All on one axis of time, from the first submission. Ctrl and wheel zoom, dragging \
-         moves.{hidden}</p></section>"
+        "<p class=\"fine\">All on one axis of time, from the first submission. A box is a job on its nodes. Transfers that tarn \
+         makes before and after jobs are in the strip below each node’s jobs: a node can have some while no job runs there. \
+         Ctrl and wheel zoom, dragging moves.{hidden}</p></section>"
     );
 }
 
 fn figures(page: &mut String, runs: &[SiteSummary]) {
-    page.push_str("<section><h2>Figures</h2>\n<div class=\"scroll\"><table id=\"figures\"><thead><tr><th></th>");
-    for run in runs {
-        let _ = write!(page, "<th class=\"n\">{}</th>", escape(&run.policy));
-    }
-    page.push_str("</tr></thead>\n<tbody>\n");
-    for (label, cells) in rows(runs) {
-        let inner = if label.starts_with(' ') {
-            " class=\"of\""
-        } else {
-            ""
-        };
-        let _ = write!(page, "<tr><td{inner}>{}</td>", escape(label.trim_start()));
-        for cell in cells {
-            let _ = write!(page, "<td class=\"n\">{}</td>", escape(&cell));
-        }
-        page.push_str("</tr>\n");
-    }
+    page.push_str("<section id=\"figures\"><h2>Figures</h2>\n");
+    let mut head = vec![(String::new(), false)];
+    head.extend(runs.iter().map(|run| (run.policy.clone(), true)));
+    let all: Vec<Vec<String>> = rows(runs)
+        .into_iter()
+        .map(|(label, cells)| {
+            let name = escape(label.trim_start());
+            let name = match label.starts_with(' ') {
+                true => format!("<span class=\"of\">{name}</span>"),
+                false => name,
+            };
+            let cells = cells.iter().map(|cell| escape(cell));
+            std::iter::once(name).chain(cells).collect()
+        })
+        .collect();
+    figure::table(page, "plain", &head, &all);
     page.push_str(
-        "</tbody></table></div>\n<p class=\"fine\">In brackets: times the lower bound, which no policy can beat. A wait \
+        "<p class=\"fine\">In brackets: times the lower bound, which no policy can beat. A wait \
          counts from when all that a job waits for has ended; bounded slow-down is (wait + run) / max(run, 10 s).</p>\
          </section>\n",
     );
@@ -174,7 +199,7 @@ fn left_out(page: &mut String, runs: &[SiteSummary]) {
     if runs.iter().all(|r| r.refused == 0 && r.skipped.is_empty()) {
         return;
     }
-    page.push_str("<section><h2>Left out</h2>\n<ol class=\"notes\">\n");
+    page.push_str("<section id=\"left-out\"><h2>Left out</h2>\n<ol class=\"notes\">\n");
     for run in runs {
         for job in &run.refused_jobs {
             let _ = writeln!(

@@ -59,7 +59,10 @@ pub(super) fn rows(runs: &[SiteSummary]) -> Vec<Row> {
     row("nodes in use", &|s| percent(s.utilisation));
     row("fullest node's tiers", &|s| bytes(s.tier_peak_node));
     row("all tiers together", &|s| bytes(s.tier_peak_all));
-    row("energy", &|s| joules(s.energy_j));
+    // Nodes whose power the cluster file does not give draw none.
+    if runs.iter().any(|s| s.energy_j > 0.0) {
+        row("energy", &|s| joules(s.energy_j));
+    }
     if runs.iter().any(|s| s.mode_changes > 0) {
         row("memory mode changes", &|s| s.mode_changes.to_string());
     }

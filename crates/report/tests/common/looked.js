@@ -28,9 +28,10 @@ const judge = (text, ink, behind) => {
 const found = (window.frameElement ? parent.document : document).documentElement.dataset;
 
 addEventListener('load', () => {
+  for (const data of document.querySelectorAll('details.data')) data.open = true;
   for (const picture of document.querySelectorAll('figure svg, .chart svg, .dag')) {
     const frame = picture.getBoundingClientRect();
-    const boxes = [...picture.querySelectorAll('rect')].filter((r) => r.getAttribute('fill') !== 'none' && r.getAttribute('opacity') !== '0');
+    const boxes = [...picture.querySelectorAll('rect')].filter((r) => !/^(none|url)/.test(getComputedStyle(r).fill) && r.getAttribute('opacity') !== '0');
     const seen = [];
     for (const element of picture.querySelectorAll('text')) {
       const place = element.getBoundingClientRect();
@@ -53,9 +54,9 @@ addEventListener('load', () => {
   }
   const { scrollWidth, clientWidth } = document.documentElement;
   if (scrollWidth > clientWidth) wrong.push(`the page is wider than its window: ${scrollWidth}, ${clientWidth}`);
-  // Of a run's report nothing is cut inside the page either; tables of experiments may scroll.
-  for (const element of document.querySelectorAll('table.stack, table.stack td, pre, .tail, .card, section')) {
-    if (element.scrollWidth > element.clientWidth + 1 && !element.querySelector('.scroll')) wrong.push(`is cut: ${element.textContent.trim().slice(0, 60)}`);
+  // Nothing is cut inside the page either.
+  for (const element of document.querySelectorAll('table, td, pre, .tail, .card, section, figure')) {
+    if (element.scrollWidth > element.clientWidth + 1) wrong.push(`is cut: ${element.textContent.trim().slice(0, 60)}`);
   }
   found.width = String(innerWidth);
   found.dark = String(matchMedia('(prefers-color-scheme: dark)').matches);
