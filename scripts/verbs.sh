@@ -13,11 +13,17 @@ cd "$(dirname "$(realpath "$0")")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 new=$(mktemp -d "$folder/.new.XXXXXX")
 trap 'rm -rf "$new"' EXIT
-# Tools of rdma-core ask for a function in a version that changes with each of its releases: that of the library that is installed here.
-private=$(nm -D "$("${CC:-cc}" -print-file-name=libibverbs.so)" 2> /dev/null | sed -n 's/.* ibv_query_gid_type@@*//p' || true)
-sed "s/@PRIVATE@/${private:=IBVERBS_PRIVATE_34}/" plugins/verbs/libtarnverbs.map > "$new/map"
-flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE "-DTARN_VERSION=\"$version\"" "-DIBVERBS_PRIVATE=\"$private\"" -I crates/libtarn/include)
-sources=(plugins/verbs/{ah,area,cq,device,load,memory,progress,qp,recv,send,srq,unsupported,wire}.c)
+# Tools of rdma-core ask for a function in a version that changes with libibverbs' structures: those that there were, and that of the library
+# that is installed here.
+here=$(nm -D "$("${CC:-cc}" -print-file-name=libibverbs.so)" 2> /dev/null | sed -n 's/.* ibv_query_gid_type@@*IBVERBS_PRIVATE_//p' || true)
+private=''
+cp plugins/verbs/libtarnverbs.map "$new/map"
+for number in $(printf '%s\n' 34 57 59 64 65 "$here" | sort -nu); do
+    echo "IBVERBS_PRIVATE_$number { };" >> "$new/map"
+    private+=" X($number)"
+done
+flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE "-DTARN_VERSION=\"$version\"" "-DIBVERBS_PRIVATE(X)=$private" -I crates/libtarn/include)
+sources=(plugins/verbs/{ah,area,cq,device,later,load,memory,progress,qp,recv,send,srq,unsupported,wire}.c)
 # shellcheck disable=SC2206  # CFLAGS are several words
 shared=(-fPIC -shared -fvisibility=hidden ${CFLAGS:-})
 ${CC:-cc} "${flags[@]}" "${shared[@]}" -o "$new/libtarnverbs.so" "${sources[@]}" -ldl -lpthread \

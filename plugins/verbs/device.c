@@ -118,6 +118,7 @@ static void after_fork(void) {
     contexts = NULL;
     pthread_mutex_init(&mutex, NULL);
     progress_forked();
+    buffers_forked();
 }
 
 /* Nothing stays behind. Other threads may still use it all. */
@@ -297,14 +298,24 @@ PUBLIC ssize_t _ibv_query_gid_table(struct ibv_context *verbs, struct ibv_gid_en
     return code ? -code : 1;
 }
 
-/* Between libibverbs and its tools: 0 is what is not RoCE v2. */
-PUBLIC int ibv_query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned index, int *type);
-PUBLIC int ibv_query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned index, int *type) {
+/* Between libibverbs and its tools, in a version that changes with its structures; 0 is what is not RoCE v2.
+ */
+static int query_gid_type(struct ibv_context *verbs, uint8_t port, unsigned index, int *type) {
+#define VERSION(number) "IBVERBS_PRIVATE_" #number,
+    static const char *const versions[] = {IBVERBS_PRIVATE(VERSION)};
+    static __typeof__(&query_gid_type) real;
+    for (size_t i = 0; !ours(verbs) && !real && i < sizeof versions / sizeof *versions; i++)
+        real = (__typeof__(real))real_symbol("ibv_query_gid_type", versions[i]);
     if (!ours(verbs))
-        PASS(IBVERBS_PRIVATE, ibv_query_gid_type, verbs, port, index, type);
+        return real ? real(verbs, port, index, type) : EOPNOTSUPP;
     *type = 0;
     return 0;
 }
+#define EXPORT(number)                                                                                       \
+    PUBLIC int query_gid_type_##number(struct ibv_context *, uint8_t, unsigned, int *)                       \
+        __attribute__((alias("query_gid_type")));                                                            \
+    __asm__(".symver query_gid_type_" #number ", ibv_query_gid_type@IBVERBS_PRIVATE_" #number);
+IBVERBS_PRIVATE(EXPORT)
 
 PUBLIC int ibv_query_pkey(struct ibv_context *verbs, uint8_t port, int index, __be16 *pkey) {
     if (!ours(verbs))

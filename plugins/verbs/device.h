@@ -339,6 +339,9 @@ PRIVATE void progress_leave(struct queue_pair *qp);
 PRIVATE void progress_forked(void);
 PRIVATE uint64_t now(void);
 
+/* later.c */
+PRIVATE void buffers_forked(void);
+
 /* load.c: a function of the system's libibverbs; NULL where there is none. */
 PRIVATE void *real_symbol(const char *name, const char *version);
 

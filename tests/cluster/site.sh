@@ -15,6 +15,8 @@ write_users() {
         name=${user%:*} id=${user#*:}
         echo "$name:x:$id:$id:$name:/shared/home/$name:/bin/bash" >> "$1/passwd"
         echo "$name:x:$id:" >> "$1/group"
+        # Without a line here `su` to them fails on sid, and with it `sbatch --export=A=b`, for which slurmd asks `su`.
+        echo "$name:*:20000::::::" >> "$1/shadow"
         install -d -o "$id" -g "$id" -m 700 "$2/home/$name"
     done
     echo "$project" >> "$1/group"

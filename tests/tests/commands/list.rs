@@ -372,6 +372,15 @@ pub(crate) const PAGES: &[Page] = &[
     ),
     ("docs/internals/scheduling.md", &[("tarn sim", RUN)]),
     (
+        "docs/internals/stacks.md",
+        &[(
+            "unshare --uts",
+            Way::Not(
+                "it shows a fault of Open MPI 6.0.0rc2; crates/local/tests/steps/messages.rs does the same",
+            ),
+        )],
+    ),
+    (
         "docs/guide/sim.md",
         &[
             (

@@ -214,8 +214,9 @@ impl Site {
         let outputs = outputs
             .map(|e| e.path())
             .filter(|p| p.extension().is_some_and(|e| e == "out"));
-        let slurm = self.cluster.folder().join("log/slurmctld.log");
-        for path in places.into_iter().chain([slurm]).chain(outputs) {
+        let slurm = ["slurmctld.log", "slurmd.node1.log", "slurmd.node2.log"]
+            .map(|name| self.cluster.folder().join("log").join(name));
+        for path in places.into_iter().chain(slurm).chain(outputs) {
             let text = fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(40)..];

@@ -81,7 +81,8 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
         names,
         ["decompose", "solve", "count", "reconstruct", "each"]
     );
-    let queue = site.alice(&["squeue", "-h", "-o", "%.40j"]);
+    // Of any state: the first ones may have ended by now.
+    let queue = site.alice(&["squeue", "-h", "-t", "all", "-o", "%.40j"]);
     assert!(queue.contains("foam/each"), "{queue}");
     for (job, _) in &lines {
         site.wait_for(job, "COMPLETED");

@@ -6,7 +6,8 @@ use crate::Test;
 use crate::bench::{
     Bench, Machine, committed, data, failed, held, namespaces_allowed, ranked, spot, tree, used,
 };
-use crate::multi::{SUM, two, whole, with_helper};
+use crate::messages::{SUM, messages};
+use crate::multi::{two, whole, with_helper};
 use crate::opened;
 use pair::{Hooked, Pair};
 use std::collections::BTreeMap;
@@ -357,8 +358,8 @@ fn mpi() {
         return;
     }
     let uses = vec![used(0, Role::Out, Distribution::Scatter)];
-    let run = "mpirun /usr/bin/python3 $TARN_WORKFLOW_DIR/sum.py";
-    let Some(mut bench) = bench(vec![data("made")], run, uses) else {
+    let run = messages().to_owned() + "mpirun /usr/bin/python3 $TARN_WORKFLOW_DIR/sum.py";
+    let Some(mut bench) = bench(vec![data("made")], &run, uses) else {
         return;
     };
     bench.write("sum.py", SUM);

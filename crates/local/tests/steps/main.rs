@@ -5,6 +5,7 @@ mod bench;
 mod crashes;
 mod far;
 mod hints;
+mod messages;
 mod moving;
 mod multi;
 mod opened;

@@ -4,6 +4,7 @@ use crate::Test;
 use crate::bench::{
     Bench, committed, data, failed, held, namespaces_allowed, ranked, spot, step, tree, used,
 };
+use crate::messages::{SUM, messages};
 use std::collections::BTreeMap;
 use tarn_base::action::Held;
 use tarn_base::event::{FailureKind, Output};
@@ -294,20 +295,6 @@ fn mpirun_spans_the_nodes() {
     assert_eq!(all, (0..4).map(rank).collect());
 }
 
-/// A sum over all ranks, by the installed MPI library, without a compiler.
-pub(crate) const SUM: &str = r#"
-import ctypes, os
-mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
-mpi.MPI_Init(None, None)
-symbol = lambda name: ctypes.byref(ctypes.c_char.in_dll(mpi, name))
-world, rank = symbol("ompi_mpi_comm_world"), ctypes.c_int()
-mpi.MPI_Comm_rank(world, ctypes.byref(rank))
-one, total = ctypes.c_int(10 ** rank.value), ctypes.c_int()
-mpi.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1, symbol("ompi_mpi_int"), symbol("ompi_mpi_op_sum"), world)
-mpi.MPI_Finalize()
-open(os.environ["TARN_made"] + "/" + str(rank.value), "w").write(str(total.value))
-"#;
-
 fn mpi_messages_cross_the_nodes() {
     let there = |p: &str| std::path::Path::new(p).exists();
     if !there("/usr/bin/mpirun") || !there("/usr/bin/python3") {
@@ -315,8 +302,8 @@ fn mpi_messages_cross_the_nodes() {
         return;
     }
     let uses = vec![used(0, Role::Out, Distribution::Scatter)];
-    let run = "mpirun /usr/bin/python3 $TARN_WORKFLOW_DIR/sum.py";
-    let Some(mut bench) = bench(vec![data("made")], run, uses) else {
+    let run = messages().to_owned() + "mpirun /usr/bin/python3 $TARN_WORKFLOW_DIR/sum.py";
+    let Some(mut bench) = bench(vec![data("made")], &run, uses) else {
         return;
     };
     bench.write("sum.py", SUM);
