@@ -12,7 +12,7 @@ demo: ## install what it needs, build, and make a mosaic of the sky on four node
 check: ## what every commit must pass: format, lints, unit tests, style and layers (minutes, nothing to install but Rust and a C compiler)
 	@scripts/check.sh
 
-test-%: ## the tests of one product: test-workflow, -site, -tasks, -checkpoint, -direct, -simulator, -transfer, -foundation
+test-%: ## the tests of one product: test-workflow, -services, -checkpoint, -direct, -simulator, -transfer, -foundation
 	@scripts/deps.sh test
 	@scripts/test-product.sh $*
 

@@ -3,7 +3,7 @@
 # (docs/guide/shared-namespace.md).
 set -euo pipefail
 folder=$(realpath "$1")
-cd "$(dirname "$(realpath "$0")")/../crates/local/brick"
+cd "$(dirname "$(realpath "$0")")/../workflow/node/brick"
 new=$(mktemp "$folder/.libtarnbrick.XXXXXX")
 trap 'rm -f "$new"' EXIT
 ${CC:-cc} -std=c11 -O2 -fPIC -shared -Wall -Wextra -Werror -o "$new" tarnbrick.c

@@ -8,7 +8,7 @@ target=${CARGO_TARGET_DIR:-target}
 tarn_built() {
     local options=()
     [ "$1" = debug ] || options=(--release)
-    cargo build --quiet --locked -p tarn-cli -p tarn-bench -p tarn-daemon -p tarn-libtarn "${options[@]}"
+    cargo build --quiet --locked -p tarn -p tarn-bench -p tarnd -p tarn-libtarn "${options[@]}"
     scripts/shim.sh "$target/$1" || [ $? -eq 3 ]
     scripts/nbdkit.sh "$target/$1" || [ $? -eq 3 ]
     scripts/spank.sh "$target/$1" || [ $? -eq 3 ]

@@ -5,7 +5,7 @@ cd "$(dirname "$(realpath "$0")")/.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
 echo "building tarn: some minutes the first time ..." >&2
-cargo build --locked --profile demo -p tarn-cli -p tarn-daemon
+cargo build --locked --profile demo -p tarn -p tarnd
 tarn=$(realpath "$target/demo/tarn")
 
 mkdir -p demo/montage

@@ -13,7 +13,7 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 # With --target, build scripts are built without these flags.
 RUSTFLAGS=${flags//$'\n'/} CARGO_TARGET_DIR=$folder/build cargo build --release --locked --manifest-path fuzz/Cargo.toml --target "$host"
 program=$folder/build/$host/release/tarn-fuzzer
-if [ $# -gt 0 ]; then targets=("$@"); else mapfile -t targets < <(sed -n 's/^ *target("\([a-z-]*\)",.*/\1/p' crates/fuzz/src/lib.rs); fi
+if [ $# -gt 0 ]; then targets=("$@"); else mapfile -t targets < <(sed -n 's/^ *target("\([a-z-]*\)",.*/\1/p' tests/fuzz/src/lib.rs); fi
 
 one() {
     local corpus=$folder/$1/corpus

@@ -11,7 +11,7 @@ trap 'rm -rf "$new"' EXIT
 flags=(-std=c11 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE)
 # libtarn.so is beside that folder where it was built, and two above it where it is installed.
 # shellcheck disable=SC2016,SC2086  # the loader's $ORIGIN; CFLAGS are several words
-${CC:-cc} "${flags[@]}" -fPIC -shared -fvisibility=hidden -DTARN_VERSION="\"$version\"" ${CFLAGS:-} -I crates/libtarn/include \
+${CC:-cc} "${flags[@]}" -fPIC -shared -fvisibility=hidden -DTARN_VERSION="\"$version\"" ${CFLAGS:-} -I bindings/c/include \
     -o "$new/libh5fdtarn.so" plugins/hdf5/*.c -L "$library" -ltarn -Wl,-rpath,'$ORIGIN/..:$ORIGIN/../..'
 ${CC:-cc} "${flags[@]}" -o "$new/bench" plugins/hdf5/bench/bench.c -ldl
 mv "$new"/* "$folder"

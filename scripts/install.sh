@@ -32,11 +32,11 @@ if [ -d "$built/verbs" ]; then # where `tarn verbs` looks for it
     install -d "$to/lib/tarn/verbs"
     install -t "$to/lib/tarn/verbs" "$built"/verbs/{libtarnverbs.so,libtarnverbs-storage.so,verbs-serve}
 fi
-install -m 644 -t "$to/include" crates/libtarn/include/*.h
+install -m 644 -t "$to/include" bindings/c/include/*.h
 install -m 644 -t "$to/share/tarn" bindings/fortran/phx.f90
 scripts/python.sh "$built" "$to/share/tarn" # a folder for PYTHONPATH
 install -m 644 -t "$to/share/man/man3" docs/man/*.3
-sed "s|@PREFIX@|$prefix|; s|@VERSION@|$(version)|" crates/libtarn/tarn.pc.in > "$to/lib/pkgconfig/tarn.pc"
+sed "s|@PREFIX@|$prefix|; s|@VERSION@|$(version)|" bindings/c/tarn.pc.in > "$to/lib/pkgconfig/tarn.pc"
 for unit in system/tarnd{@,-site,-controller}.service user/tarnd.service; do
     install -d "$to/lib/systemd/${unit%/*}"
     sed "s|@PREFIX@|$prefix|" "packaging/systemd/${unit#*/}.in" > "$to/lib/systemd/$unit"

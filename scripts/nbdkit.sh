@@ -13,7 +13,7 @@ new=$(mktemp "$folder/.nbdkit-tarn-plugin.XXXXXX")
 trap 'rm -f "$new"' EXIT
 # The library of this build, cargo's name for it first, as that is never old; or, installed, that of the folder above.
 # shellcheck disable=SC2016  # expanded by the loader
-${CC:-cc} -std=c11 -O2 -fPIC -shared -Wall -Wextra -Werror -DTARN_VERSION="\"$version\"" -I crates/libtarn/include -o "$new" \
+${CC:-cc} -std=c11 -O2 -fPIC -shared -Wall -Wextra -Werror -DTARN_VERSION="\"$version\"" -I bindings/c/include -o "$new" \
     plugins/nbdkit/nbdkit-tarn-plugin.c -L "$folder/deps" -L "$folder" -ltarn -Wl,--disable-new-dtags,-rpath,'$ORIGIN/deps:$ORIGIN/..'
 chmod 755 "$new"
 mv "$new" "$folder/nbdkit-tarn-plugin.so"

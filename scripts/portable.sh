@@ -20,7 +20,7 @@ fi
 PATH=$tools/bin:$PATH
 command -v rustup > /dev/null && rustup --quiet target add "$triple"
 
-cargo zigbuild --quiet --locked --release -p tarn-cli -p tarn-bench -p tarn-daemon -p tarn-libtarn --target "$triple.$glibc"
+cargo zigbuild --quiet --locked --release -p tarn -p tarn-bench -p tarnd -p tarn-libtarn --target "$triple.$glibc"
 built=$target/$triple/release
 # The plug-in for HDF5 needs libtarn only; that for nbdkit also nbdkit's header, and the RDMA device libibverbs', which ask nothing of a system. libtarnfabric.so is for
 # the libfabric of one system, and is made there (shim.sh).

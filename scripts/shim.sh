@@ -3,7 +3,7 @@
 # libfabric; 3 where libfabric-dev is not installed, as it is not needed for anything else.
 set -euo pipefail
 folder=$(realpath "$1")
-cd "$(dirname "$(realpath "$0")")/../crates/fabric/shim"
+cd "$(dirname "$(realpath "$0")")/../transfer/data-plane/shim"
 if ! echo '#include <rdma/fabric.h>' | ${CC:-cc} -E -x c - > /dev/null 2>&1; then
     echo "shim.sh: no libtarnfabric.so without libfabric's headers (Debian: libfabric-dev)" >&2
     exit 3

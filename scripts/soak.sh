@@ -11,12 +11,12 @@ scripts/suite.sh trixie test || [ $? -eq 3 ]
 scripts/miri.sh
 scripts/test-portable.sh
 TARN_SEEDS="${SEEDS:-2000}" cargo test --release --locked -p tarn-engine --test run_seeds
-TARN_ARENAS="${ARENAS:-500000}" cargo test --release --locked -p tarn-phx --test opener
+TARN_ARENAS="${ARENAS:-500000}" cargo test --release --locked -p tarn-checkpoint-core --test opener
 TARN_SEALS="${SEALS:-500000}" cargo test --release --locked -p tarn-seal --test sealed
-cargo build --release --locked -p tarn-cli -p tarn-bench -p tarn-daemon -p tarn-libtarn
+cargo build --release --locked -p tarn -p tarn-bench -p tarnd -p tarn-libtarn
 TARN_KILLS="${RANK_KILLS:-1000}" cargo test --release --locked -p tarn-libtarn --test phx killed
-TARN_KILLS="${HDF5_KILLS:-1000}" cargo test --release --locked -p tarn-cli --test hdf5 outlives -- --nocapture
-TARN_INJECT="${INJECT:-all}" cargo test --release --locked -p tarn-cli --test inject --test inject_libtarn -- --nocapture
+TARN_KILLS="${HDF5_KILLS:-1000}" cargo test --release --locked -p tarn --test hdf5 outlives -- --nocapture
+TARN_INJECT="${INJECT:-all}" cargo test --release --locked -p tarn --test inject --test inject_libtarn -- --nocapture
 TARN_MANY="${OBJECTS:-2500}" cargo test --release --locked -p tarn-s3 --test store pages
 TARN_MANY=10000 cargo test --release --locked -p tarn-tests --test tasks_far thousands
 TARN_MANY=1000 cargo test --release --locked -p tarn-tests --test site array

@@ -26,7 +26,7 @@ work=$2 root=$2/root
 archive=$(scripts/portable.sh | tail -n 1)
 # A program of libtarn's own tests, for the same glibc.
 zig=$target/portable-tools/bin/python3
-"$zig" -m ziglang cc -target x86_64-linux-gnu.2.27 -I crates/libtarn/include -o "$work/phx" crates/libtarn/tests/phx.c \
+"$zig" -m ziglang cc -target x86_64-linux-gnu.2.27 -I bindings/c/include -o "$work/phx" bindings/c/tests/phx.c \
     -L "$target/x86_64-unknown-linux-gnu/release" -ltarn -lpthread
 
 if [ -n "$3" ]; then

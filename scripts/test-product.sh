@@ -1,8 +1,7 @@
 #!/bin/bash
 # test-product.sh NAME [ARGUMENT...]: the tests of one product, with arguments for the test programs (`-- FILTER`). NAME is one of:
 #   workflow    workflow files, engine, nodes, `tarn run`
-#   site        the service under Slurm, its cluster tests included
-#   tasks       tarnd's tasks and dataspaces
+#   services    the service under Slurm, its cluster tests included; tarnd's tasks and dataspaces
 #   checkpoint  checkpoints and objects, with their bindings
 #   direct      queue pairs, partitions, HDF5, block devices, verbs
 #   simulator   simulated machines and their reports
@@ -15,49 +14,34 @@ cd "$(dirname "$(realpath "$0")")/.."
 
 name=${1:-}
 [ $# -gt 0 ] && shift
-crates=() cli=() daemon=() tests=()
+tarn=() tarnd=() tests=()
 case $name in
     workflow)
-        crates=(flow engine local allocation control journal)
-        cli=(run bad_days data_outside restart partition encrypt multi_node scripts state)
-        daemon=(node)
-        tests=(allocation allocation_end python_package)
+        tarn=(run bad_days data_outside restart partition encrypt multi_node scripts state)
+        tarnd=(node)
+        tests=(allocation allocation_end)
         ;;
-    site)
-        crates=(site slurm munge modes)
-        daemon=(site)
-        tests=(site site_controller slurm_spank)
-        ;;
-    tasks)
-        crates=(tasks client)
-        daemon=(tasks peers places)
-        tests=(tasks tasks_far)
+    services)
+        tarnd=(site tasks peers places)
+        tests=(site site_controller slurm_spank tasks tasks_far)
         ;;
     checkpoint)
-        crates=(phx checkpoint ranks track objects libtarn python)
-        cli=(ckpt ckpt_drain objects)
-        daemon=(checkpoints objects)
+        tarn=(ckpt ckpt_drain objects)
+        tarnd=(checkpoints objects)
         tests=(checkpoints)
         ;;
     direct)
-        crates=(dsa ring partitions media)
-        cli=(hdf5 block verbs)
-        daemon=(partitions)
+        tarn=(hdf5 block verbs)
+        tarnd=(partitions)
         ;;
-    simulator)
-        crates=(sim report)
-        cli=(sim sim_replay report)
-        ;;
+    simulator) tarn=(sim sim_replay report) ;;
     transfer)
-        crates=(movers s3 fabric seal keyring)
-        cli=(object_store encrypt)
-        daemon=(object_stores)
+        tarn=(object_store encrypt)
+        tarnd=(object_stores)
         ;;
-    foundation)
-        crates=(base ports proto sys power)
-        ;;
+    foundation) ;;
     *)
-        sed -n '2,10s/^# //p' "$0" >&2
+        sed -n '2,9s/^# //p' "$0" >&2
         exit 2
         ;;
 esac
@@ -71,12 +55,12 @@ run() {
         targets+=(--test "$target")
         shift
     done
-    cargo test --locked -p "tarn-$package" "${targets[@]}" "$@"
+    cargo test --locked -p "$package" "${targets[@]}" "$@"
 }
 
 # What the tests of other packages start is built beside them.
 cargo build --locked --workspace --bins --examples --quiet
-for crate in "${crates[@]}"; do run "$crate" "$@"; done
-[ ${#cli[@]} -eq 0 ] || run cli "${cli[@]}" "$@"
-[ ${#daemon[@]} -eq 0 ] || run daemon "${daemon[@]}" "$@"
-[ ${#tests[@]} -eq 0 ] || run tests "${tests[@]}" "$@"
+for manifest in "$name"/*/Cargo.toml; do run "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)" "$@"; done
+[ ${#tarn[@]} -eq 0 ] || run tarn "${tarn[@]}" "$@"
+[ ${#tarnd[@]} -eq 0 ] || run tarnd "${tarnd[@]}" "$@"
+[ ${#tests[@]} -eq 0 ] || run tarn-tests "${tests[@]}" "$@"

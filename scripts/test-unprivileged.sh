@@ -13,7 +13,7 @@ chown 65534:65534 "$work/tmp"
 chmod 755 "$work"
 
 # The binaries are copied: the checkout may lie where nobody can go.
-cargo test --locked --no-run --message-format=json -p tarn-movers -p tarn-journal -p tarn-power 2> "$work/log" |
+cargo test --locked --no-run --message-format=json -p tarn-mover -p tarn-journal -p tarn-power 2> "$work/log" |
     /usr/bin/python3 -c '
 import json, sys
 for line in sys.stdin:

@@ -162,7 +162,7 @@ clusters_on() {
 }
 
 shell_scripts() {
-    git ls-files -z -- '*.sh' 'examples/*.sbatch' .ci/run tests/cluster/slurm-cluster plugins/slurm/tarn-mode-helper crates/modes/tests/played | xargs -0 shellcheck -x
+    git ls-files -z -- '*.sh' 'examples/*.sbatch' .ci/run tests/cluster/slurm-cluster plugins/slurm/tarn-mode-helper services/memory-modes/tests/played | xargs -0 shellcheck -x
 }
 
 python_scripts() {
@@ -180,7 +180,7 @@ c_sources() {
         skipped+=("the format of C sources: that is clang-format 14's")
         return
     fi
-    git ls-files -z -- 'crates/fabric/shim/*.[ch]' 'crates/local/brick/*.[ch]' 'research/experiments/*.[ch]' 'tests/tests/*.[ch]' 'crates/cli/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
+    git ls-files -z -- 'transfer/data-plane/shim/*.[ch]' 'workflow/node/brick/*.[ch]' 'research/experiments/*.[ch]' 'tests/tests/*.[ch]' 'apps/tarn/tests/inject/*.[ch]' 'plugins/*.[ch]' | xargs -0 clang-format --dry-run --Werror
 }
 
 # What differs most between the versions of Slurm and MPI: 12 minutes of it (docs/internals/stacks.md); `make soak` has all.

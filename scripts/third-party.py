@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 
-OURS = {"tarn-cli", "tarn-bench", "tarn-daemon", "tarn-libtarn"}
+OURS = {"tarn", "tarn-bench", "tarnd", "tarn-libtarn"}
 # Files of a crate that are its licence or say who holds it.
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 

@@ -22,7 +22,7 @@ for number in $(printf '%s\n' 34 57 59 64 65 "$here" | sort -nu); do
     echo "IBVERBS_PRIVATE_$number { };" >> "$new/map"
     private+=" X($number)"
 done
-flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE "-DTARN_VERSION=\"$version\"" "-DIBVERBS_PRIVATE(X)=$private" -I crates/libtarn/include)
+flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -D_GNU_SOURCE "-DTARN_VERSION=\"$version\"" "-DIBVERBS_PRIVATE(X)=$private" -I bindings/c/include)
 sources=(plugins/verbs/{ah,area,cq,device,later,load,memory,progress,qp,recv,send,srq,unsupported,wire}.c)
 # shellcheck disable=SC2206  # CFLAGS are several words
 shared=(-fPIC -shared -fvisibility=hidden ${CFLAGS:-})

@@ -28,7 +28,7 @@ WAYS = {
 }
 
 
-class Desk:
+class Fixture:
     """The example in a user's folder on a cluster."""
 
     def __init__(self, bench, alice, shared, outside):
@@ -83,18 +83,18 @@ def ended(log):
     return {"step": int(began[2]), "restart": float(began[3]), "loss": last[1], "seconds": float(last[2])}
 
 
-def alone(desk, way, steps, turn):
+def alone(fixture, way, steps, turn):
     """A training that is left alone."""
-    job, log = desk.submit(f"alone-{way}-{turn}", way, steps)
-    desk.gone(job)
-    desk.clean(way)
+    job, log = fixture.submit(f"alone-{way}-{turn}", way, steps)
+    fixture.gone(job)
+    fixture.clean(way)
     return ended(log)
 
 
-def killed(desk, way, steps, turn):
+def killed(fixture, way, steps, turn):
     """One whose second node is lost when half of it is safe: how it went on, with the step that it had come to."""
     name = f"killed-{way}-{turn}"
-    job, log = desk.submit(name, way, steps)
+    job, log = fixture.submit(name, way, steps)
     before = time.monotonic()
     reached = 0
     while reached < steps // 2:
@@ -102,15 +102,15 @@ def killed(desk, way, steps, turn):
             raise SystemExit(f"the training does not come to step {steps // 2}:\n{read(log)[-4000:]}")
         reached = max((int(n) for n in re.findall(r"^step (\d+),", read(log), re.MULTILINE)), default=0)
         time.sleep(0.02)
-    desk.act("kill-node", "node2")
+    fixture.act("kill-node", "node2")
     reached = max(int(n) for n in re.findall(r"^step (\d+),", read(log), re.MULTILINE))
-    desk.alice(f"scancel {job}")
-    desk.act("start-node", "node2")
-    desk.gone(job)
-    desk.alice('until [ "$(sinfo -h -o "%t %D")" = "idle 2" ]; do sleep 0.2; done')
-    job, log = desk.submit(name, way, steps)
-    desk.gone(job)
-    desk.clean(way)
+    fixture.alice(f"scancel {job}")
+    fixture.act("start-node", "node2")
+    fixture.gone(job)
+    fixture.alice('until [ "$(sinfo -h -o "%t %D")" = "idle 2" ]; do sleep 0.2; done')
+    job, log = fixture.submit(name, way, steps)
+    fixture.gone(job)
+    fixture.clean(way)
     return {**ended(log), "reached": reached}
 
 
@@ -131,15 +131,15 @@ def measure(bench):
     with store.store(bench.folder, MBIT, LATENCY) as outside:
         os.chmod(outside, 0o1777)
         with cluster.slurm(bench, 2, 4000, 1024) as (alice, shared):
-            desk = Desk(bench, alice, shared, outside)
+            fixture = Fixture(bench, alice, shared, outside)
             for turn in range(rounds):
                 for way, words in ways.items():
                     say(f"{turn + 1}/{rounds} {words}")
-                    left[way].append(alone(desk, way, steps, turn))
+                    left[way].append(alone(fixture, way, steps, turn))
             for turn in range(kills):
                 for way, runs in lost.items():
                     say(f"{turn + 1}/{kills} a node is lost, {ways[way]}")
-                    runs.append(killed(desk, way, steps, turn))
+                    runs.append(killed(fixture, way, steps, turn))
     seconds = {way: [r["seconds"] for r in runs] for way, runs in left.items()}
     costs = {way: [(a / b - 1) * 100 for a, b in zip(seconds[way], seconds["none"])] for way in ways if "none" in ways and way != "none"}
     beside = times(seconds["file"], seconds["phx"])

@@ -43,7 +43,7 @@ def make(bench):
     os.makedirs(folder)
     flags = {
         "TO": folder,
-        "TARN_CFLAGS": f"-I{TOP}/crates/libtarn/include",
+        "TARN_CFLAGS": f"-I{TOP}/bindings/c/include",
         "TARN_LIBS": f"-L{built} -ltarn -Wl,-rpath,{built}",
         "TARN_FORTRAN": f"{TOP}/bindings/fortran/phx.f90",
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The login node's, which all nodes reach (tests/cluster/site.sh).
 const ADDRESS: &str = "10.77.0.254";
 /// How long it may take to start.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 /// The key that it takes.
 pub const KEY: &str = "test:tester";
 /// The secret that belongs to it.
@@ -39,7 +39,7 @@ impl<'a> Objects<'a> {
         said(&mut cluster.command("root", &["sh", "-c", &line])).expect("Swift");
         let ready = || fs::read_to_string(shared.join("swift.ready")).unwrap_or_default();
         let told = || ready().ends_with('\n');
-        if let Err(e) = wait_until("Swift answers", PATIENCE, told) {
+        if let Err(e) = wait_until("Swift answers", TIMEOUT, told) {
             let log = fs::read_to_string(shared.join("swift.log")).unwrap_or_default();
             panic!("{e:#}\n{log}");
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Seconds until a command on the cluster is killed: srun waits for ever for a node that never answers.
-const PATIENCE: &str = "300";
+const TIMEOUT: &str = "300";
 
 fn script() -> Command {
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/slurm-cluster"))
@@ -153,7 +153,7 @@ impl Cluster {
         let mut command = script();
         command.arg("exec").arg("--dir").arg(self.folder());
         command.args(["--node", place, "--user", user, "--"]);
-        command.args(["timeout", "-k", "1", PATIENCE]).args(words);
+        command.args(["timeout", "-k", "1", TIMEOUT]).args(words);
         command.stdin(Stdio::null());
         command
     }
@@ -265,15 +265,15 @@ pub fn said(command: &mut Command) -> anyhow::Result<String> {
 /// Asks until the answer is yes; the time that took.
 ///
 /// # Errors
-/// When it is still no after `patience`.
+/// When it is still no after `timeout`.
 pub fn wait_until(
     what: &str,
-    patience: Duration,
+    timeout: Duration,
     mut asked: impl FnMut() -> bool,
 ) -> anyhow::Result<Duration> {
     let start = Instant::now();
     while !asked() {
-        ensure!(start.elapsed() < patience, "{what}: not after {patience:?}");
+        ensure!(start.elapsed() < timeout, "{what}: not after {timeout:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(start.elapsed())

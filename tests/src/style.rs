@@ -8,14 +8,14 @@ pub const MAX_LINES: usize = 800;
 const SAFETY_REACH: usize = 10;
 /// Crates that may hold unsafe code, by folder.
 const UNSAFE_CRATES: &[&str] = &[
-    "crates/sys/",
-    "crates/ring/",
-    "crates/media/",
-    "crates/fabric/",
-    "crates/track/",
-    "crates/checkpoint/",
-    "crates/objects/",
-    "crates/libtarn/",
+    "foundation/sys/",
+    "foundation/ring/",
+    "direct/media/",
+    "transfer/data-plane/",
+    "checkpoint/dirty-pages/",
+    "checkpoint/session/",
+    "checkpoint/objects/",
+    "bindings/c/",
     "bindings/python/",
 ];
 
@@ -114,7 +114,7 @@ pub fn unsafe_code(file: &Text) -> Vec<String> {
             found.push(at(
                 file,
                 n,
-                "unsafe code; put it into crates/sys behind a safe function",
+                "unsafe code; put it into foundation/sys behind a safe function",
             ));
         } else if !lines[n.saturating_sub(SAFETY_REACH)..=n]
             .iter()

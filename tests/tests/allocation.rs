@@ -23,7 +23,7 @@ use links::{an_older_tarnd_is_refused, liars_are_found_out, links_are_measured};
 use pieces::{libfabric_moves_pieces, pieces_move, strangers_come};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
-use tarn_tests::desk::{self, Desk, ended};
+use tarn_tests::fixture::{self, Fixture, ended};
 use tarn_tests::programs::install;
 use tarn_tests::slurm::{Cluster, said, wait_until};
 
@@ -32,7 +32,7 @@ const SOON: Duration = Duration::from_secs(60);
 const LATER: Duration = Duration::from_secs(240);
 
 fn cluster(nodes: usize) -> Option<Cluster> {
-    desk::cluster(nodes, &["tarn", "tarnd"], &[], &[])
+    fixture::cluster(nodes, &["tarn", "tarnd"], &[], &[])
 }
 
 /// What lies on the tier of a node, but for the ledger.
@@ -70,14 +70,14 @@ in = ["piece"]
 out = ["all"]
 "#;
 
-fn spread<'a>(cluster: &'a Cluster, user: &'a str) -> (Desk<'a>, String) {
-    let desk = Desk::new(cluster, user, SPREAD);
+fn spread<'a>(cluster: &'a Cluster, user: &'a str) -> (Fixture<'a>, String) {
+    let fixture = Fixture::new(cluster, user, SPREAD);
     let mut text = String::new();
     for n in 10..22 {
-        desk.write(&format!("in/f{n}"), &format!("piece {n} of {user}\n"));
+        fixture.write(&format!("in/f{n}"), &format!("piece {n} of {user}\n"));
         text.push_str(&format!("PIECE {n} OF {}\n", user.to_uppercase()));
     }
-    (desk, text)
+    (fixture, text)
 }
 
 const TIER: &str = "--tier scm=/scm/$USER:64MiB";
@@ -85,17 +85,17 @@ const TIER: &str = "--tier scm=/scm/$USER:64MiB";
 #[test]
 fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     let Some(cluster) = cluster(3) else { return };
-    let (desk, wanted) = spread(&cluster, "alice");
-    let said = desk.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
-    assert_eq!(desk.read("out/text"), wanted);
-    assert_eq!(desk.read("out/nodes"), "node1\nnode2\nnode3\n");
+    let (fixture, wanted) = spread(&cluster, "alice");
+    let said = fixture.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
+    assert_eq!(fixture.read("out/text"), wanted);
+    assert_eq!(fixture.read("out/nodes"), "node1\nnode2\nnode3\n");
     // What its end would take is said before anything runs.
     let note = "note: if an allocation ends before its run, the parts of `all` made by then are lost with its nodes; \
                 `on_failure = \"drain\"` on a dataset copies them out";
     let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what}: {said}"));
     assert!(at(note) < at(" s] "), "{said}");
     for node in 1..=3 {
-        assert_eq!(left_on(desk.cluster, node), "", "on node{node}");
+        assert_eq!(left_on(fixture.cluster, node), "", "on node{node}");
         // Slurm tells of the job's end before its last process has gone.
         let gone = || {
             let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
@@ -106,8 +106,8 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
     }
     libfabric_moves_pieces(&cluster);
     // What would stay in a job's own /tmp is refused before anything runs.
-    desk.write("lost.toml", "name = \"lost\"\n[data.all]\ndest = \"/tmp/out\"\n[[step]]\nname = \"s\"\nrun = \"echo > $TARN_all/x\"\nout = [\"all\"]\n");
-    let refused = desk.allocated("-N2 -n16", &format!("tarn run {TIER} lost.toml"));
+    fixture.write("lost.toml", "name = \"lost\"\n[data.all]\ndest = \"/tmp/out\"\n[[step]]\nname = \"s\"\nrun = \"echo > $TARN_all/x\"\nout = [\"all\"]\n");
+    let refused = fixture.allocated("-N2 -n16", &format!("tarn run {TIER} lost.toml"));
     let (status, refused) = ended(refused);
     assert_eq!(status, Some(4), "{refused}");
     assert!(
@@ -115,16 +115,16 @@ fn a_workflow_runs_over_all_nodes_and_leaves_nothing() {
             && refused.contains("all nodes mount"),
         "{refused}"
     );
-    assert!(!desk.path(".tarn/runs").join("lost-1").exists());
+    assert!(!fixture.path(".tarn/runs").join("lost-1").exists());
     // The nodes and a plan of what they would do.
-    let nodes = desk.run("-N3 -n24", &format!("tarn nodes {TIER}"));
-    let plan = desk.run("-N3 -n24", &format!("tarn plan {TIER} wf.toml"));
+    let nodes = fixture.run("-N3 -n24", &format!("tarn nodes {TIER}"));
+    let plan = fixture.run("-N3 -n24", &format!("tarn plan {TIER} wf.toml"));
     for node in ["node1", "node2", "node3"] {
         assert!(nodes.contains(&format!("{node} ")), "{nodes}");
         assert!(plan.contains(&format!("{node}/scm")), "{plan}");
     }
     // Again: nothing has changed, nothing runs.
-    let again = desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let again = fixture.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     assert!(again.contains("0 run, 13 unchanged"), "{again}");
 }
 
@@ -137,8 +137,8 @@ fn a_batch_script_runs_it_too_and_strangers_bother_nobody() {
         drop(stranger.stdin.take());
         assert!(stranger.wait().expect("its end").success());
     }
-    let (desk, wanted) = spread(&cluster, "alice");
-    desk.write(
+    let (fixture, wanted) = spread(&cluster, "alice");
+    fixture.write(
         "job.sh",
         &format!("#!/bin/bash\ncd ~/work && exec tarn run {TIER} wf.toml\n"),
     );
@@ -152,43 +152,43 @@ fn a_batch_script_runs_it_too_and_strangers_bother_nobody() {
         "work/job.sh",
     ];
     let ended = cluster.exec("alice", &words);
-    assert!(ended.is_ok(), "{ended:?}\n{}", desk.read("log"));
-    assert_eq!(desk.read("out/text"), wanted);
-    assert_eq!(desk.read("out/nodes"), "node1\nnode2\n");
-    a_run_on_a_node_is_cancelled_from_the_login_node(&desk);
+    assert!(ended.is_ok(), "{ended:?}\n{}", fixture.read("log"));
+    assert_eq!(fixture.read("out/text"), wanted);
+    assert_eq!(fixture.read("out/nodes"), "node1\nnode2\n");
+    a_run_on_a_node_is_cancelled_from_the_login_node(&fixture);
 }
 
-fn a_run_on_a_node_is_cancelled_from_the_login_node(desk: &Desk<'_>) {
-    desk.write("wf.toml", &CHAIN.replace("\"out\"", "\"chained\""));
-    desk.write(
+fn a_run_on_a_node_is_cancelled_from_the_login_node(fixture: &Fixture<'_>) {
+    fixture.write("wf.toml", &CHAIN.replace("\"out\"", "\"chained\""));
+    fixture.write(
         "job.sh",
         &format!(
             "#!/bin/bash\ncd ~/work && exec tarn --log info --log-to run --log-format json run {TIER} wf.toml\n"
         ),
     );
     let words = ["sbatch", "-N2", "-n16", "-o", "work/log", "work/job.sh"];
-    desk.cluster.exec("alice", &words).expect("sbatch");
-    wait_for_begin(desk, 1);
+    fixture.cluster.exec("alice", &words).expect("sbatch");
+    wait_for_begin(fixture, 1);
     // A signal of the job's is none to tarnd.
-    desk.shell("scancel --signal=USR1 $(squeue -h -u alice -o %A)");
+    fixture.shell("scancel --signal=USR1 $(squeue -h -u alice -o %A)");
     // What it does is seen from there as well, as long as it goes on.
-    let watched = desk.shell("timeout 60 tarn status --watch --json | grep -m 2 '^{'");
+    let watched = fixture.shell("timeout 60 tarn status --watch --json | grep -m 2 '^{'");
     let pictures: Vec<&str> = watched.lines().filter(|l| l.starts_with('{')).collect();
     assert!(pictures.len() >= 2, "{watched}");
     for wanted in ["node1", "node2", "scm", "second", "running"] {
         assert!(pictures[1].contains(wanted), "{wanted}: {}", pictures[1]);
     }
-    let said = desk.shell("tarn cancel");
+    let said = fixture.shell("tarn cancel");
     assert!(
         said.contains("runs on node1") && said.contains("chain-1 has stopped"),
         "{said}\n{}",
-        desk.read("log")
+        fixture.read("log")
     );
-    assert!(!desk.path(".tarn/runs/chain-1/cancel").exists());
+    assert!(!fixture.path(".tarn/runs/chain-1/cancel").exists());
     // What happened is logged; each line is an object, and those of nodes name theirs.
-    let log = desk.read(".tarn/runs/chain-1/tarn.log");
+    let log = fixture.read(".tarn/runs/chain-1/tarn.log");
     assert!(!log.contains("node lost"), "{log}");
-    let nodes = desk.read(".tarn/runs/chain-1/nodes.log");
+    let nodes = fixture.read(".tarn/runs/chain-1/nodes.log");
     for line in log.lines().chain(nodes.lines()) {
         let object: serde_json::Value = serde_json::from_str(line).expect(line);
         assert!(object["message"].is_string(), "{line}");
@@ -229,12 +229,12 @@ out = ["sums:single"]
 #[test]
 fn what_nodes_share_is_read_once_and_the_chain_may_break() {
     let Some(cluster) = cluster(3) else { return };
-    let desk = Desk::new(&cluster, "alice", SHARED);
+    let fixture = Fixture::new(&cluster, "alice", SHARED);
     let line = "seed: a line that is not the last one\n".repeat(1 << 19);
-    desk.write("in/large", &line);
-    desk.write("in/small", "a few words\n");
+    fixture.write("in/large", &line);
+    fixture.write("in/small", "a few words\n");
     let slow = format!("tarn run {TIER} --external-rate 2MB/s wf.toml");
-    let running = desk.start("-N3 -n24", &slow);
+    let running = fixture.start("-N3 -n24", &slow);
     // The first node of the chain goes while the second reads from it.
     let moving = || {
         let half = "find /scm/alice -path '*incoming*' -name large -size +2M | grep -q .";
@@ -249,25 +249,25 @@ fn what_nodes_share_is_read_once_and_the_chain_may_break() {
     kill.unwrap_or_else(|e| panic!("{e:#}"));
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    let sums = desk.read("out/here");
-    assert_eq!(sums, desk.read("out/there"));
+    let sums = fixture.read("out/here");
+    assert_eq!(sums, fixture.read("out/there"));
     let wanted = said(&mut cluster.command("alice", &["bash", "-c", "cd work/in && md5sum *"]));
     assert_eq!(sums.trim(), wanted.expect("md5sum").trim());
     // Undisturbed, and nothing known of the source: it is read once.
     let again = "rm -rf .tarn out && exec tarn run";
     let command = format!("bash -c '{again} {TIER} wf.toml'");
-    let text = desk.run("-N3 -n24", &command);
+    let text = fixture.run("-N3 -n24", &command);
     let bytes = line.len() as f64 / f64::from(1 << 20);
     assert!(
         text.contains(&format!("shared file system {bytes:.2} MiB in")),
         "{text}"
     );
-    assert_eq!(desk.read("out/there"), sums);
+    assert_eq!(fixture.read("out/there"), sums);
 }
 
 #[test]
 fn links_are_measured_once() {
-    let Some(cluster) = desk::cluster(4, &["tarn", "tarnd"], &["shaping"], &[]) else {
+    let Some(cluster) = fixture::cluster(4, &["tarn", "tarnd"], &["shaping"], &[]) else {
         return;
     };
     links_are_measured(&cluster);
@@ -344,31 +344,31 @@ true
 #[test]
 fn a_step_spans_two_nodes() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", SCATTERED);
-    desk.write("solve.sh", SOLVE);
-    desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
-    let node = |rank: u32| desk.read(&format!("out/p{rank}/done"));
+    let fixture = Fixture::new(&cluster, "alice", SCATTERED);
+    fixture.write("solve.sh", SOLVE);
+    fixture.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let node = |rank: u32| fixture.read(&format!("out/p{rank}/done"));
     assert_eq!(node(0), node(1));
     assert_eq!(node(2), node(3));
     assert_ne!(node(0), node(2));
     let first = node(0);
     let first = first.split_whitespace().next().expect("a name");
-    assert_eq!(desk.read("out/p2/heard"), format!("said on {first}\n"));
+    assert_eq!(fixture.read("out/p2/heard"), format!("said on {first}\n"));
     let other = node(2);
     let other = other.split_whitespace().next().expect("a name");
     assert_eq!(
-        desk.read("out/p0/entered"),
+        fixture.read("out/p0/entered"),
         format!("0 {other}\nsaid on {first}\n"),
         "what srun starts sees its node's part of the step"
     );
-    assert_eq!(desk.read("out/c"), "common\n");
-    assert_eq!(desk.read("notes/own"), "kept\n");
-    assert!(!desk.path("notes/other").exists());
+    assert_eq!(fixture.read("out/c"), "common\n");
+    assert_eq!(fixture.read("notes/own"), "kept\n");
+    assert!(!fixture.path("notes/other").exists());
     // A name of every byte but NUL and slash, made on each node and gathered.
     let bytes: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
     let name = std::ffi::OsStr::from_bytes(&bytes);
     for (rank, text) in [("p0", "here\n"), ("p3", "there\n")] {
-        let path = desk.path("out").join(rank).join(name);
+        let path = fixture.path("out").join(rank).join(name);
         assert_eq!(std::fs::read_to_string(path).ok().as_deref(), Some(text));
     }
 }
@@ -402,28 +402,28 @@ in = ["a", "b"]
 out = ["end"]
 "#;
 
-fn began(desk: &Desk<'_>) -> Vec<usize> {
-    let text = std::fs::read_to_string(desk.path("began")).unwrap_or_default();
+fn began(fixture: &Fixture<'_>) -> Vec<usize> {
+    let text = std::fs::read_to_string(fixture.path("began")).unwrap_or_default();
     let number = |name: &str| name.strip_prefix("node").and_then(|n| n.parse().ok());
     text.lines().filter_map(number).collect()
 }
 
-fn wait_for_begin(desk: &Desk<'_>, times: usize) -> usize {
-    let waited = wait_until("the second step", LATER, || began(desk).len() >= times);
+fn wait_for_begin(fixture: &Fixture<'_>, times: usize) -> usize {
+    let waited = wait_until("the second step", LATER, || began(fixture).len() >= times);
     waited.unwrap_or_else(|e| panic!("{e:#}"));
-    began(desk)[times - 1]
+    began(fixture)[times - 1]
 }
 
 /// The node of the running step loses its tarnd, or all of itself: the run makes again what is gone, elsewhere.
 fn a_lost_node(how: impl Fn(&Cluster, usize), called: &str) {
     let Some(cluster) = cluster(3) else { return };
-    let desk = Desk::new(&cluster, "alice", CHAIN);
-    let running = desk.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
-    let node = wait_for_begin(&desk, 1);
+    let fixture = Fixture::new(&cluster, "alice", CHAIN);
+    let running = fixture.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
+    let node = wait_for_begin(&fixture, 1);
     how(&cluster, node);
-    let second = wait_for_begin(&desk, 2);
+    let second = wait_for_begin(&fixture, 2);
     assert_ne!(second, node);
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
     let said = text.lines().find(|l| l.contains("is lost ("));
@@ -431,8 +431,8 @@ fn a_lost_node(how: impl Fn(&Cluster, usize), called: &str) {
     for wanted in [&format!("node{node}"), called, "nodes.log"] {
         assert!(said.contains(wanted), "{said}");
     }
-    assert_eq!(desk.read("out/text"), "b\n");
-    assert_eq!(desk.read("out/list"), "node\nzeros\n");
+    assert_eq!(fixture.read("out/text"), "b\n");
+    assert_eq!(fixture.read("out/list"), "node\nzeros\n");
 }
 
 #[test]
@@ -459,9 +459,9 @@ fn a_node_loses_its_power() {
 #[test]
 fn all_tarnds_are_killed() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", CHAIN);
-    let running = desk.start("-N2 -n16 --no-kill", &format!("tarn run {TIER} wf.toml"));
-    wait_for_begin(&desk, 1);
+    let fixture = Fixture::new(&cluster, "alice", CHAIN);
+    let running = fixture.start("-N2 -n16 --no-kill", &format!("tarn run {TIER} wf.toml"));
+    wait_for_begin(&fixture, 1);
     for node in 1..=2 {
         let killed = cluster
             .node(node)
@@ -474,22 +474,22 @@ fn all_tarnds_are_killed() {
         text.contains("lost") && text.contains("tarn resume"),
         "{text}"
     );
-    desk.write("go", "");
-    let said = desk.run("-N2 -n16", "tarn resume");
-    assert_eq!(desk.read("out/text"), "b\n", "{said}");
+    fixture.write("go", "");
+    let said = fixture.run("-N2 -n16", "tarn resume");
+    assert_eq!(fixture.read("out/text"), "b\n", "{said}");
 }
 
 /// The tier of one node is full of somebody else's files: what does not fit there goes elsewhere.
 #[test]
 fn a_tier_is_full() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", CHAIN);
-    desk.write("go", "");
+    let fixture = Fixture::new(&cluster, "alice", CHAIN);
+    fixture.write("go", "");
     let fill = "dd if=/dev/zero of=/scm/full bs=1M status=none; df --output=avail /scm | tail -1";
     let free = cluster.node(1).exec("root", &["bash", "-c", fill]);
     assert_eq!(free.unwrap_or_else(|e| panic!("{e:#}")).trim(), "0");
     // Without a size each node offers what it has; with one, a node that has not is refused by name.
-    let (status, text) = desk
+    let (status, text) = fixture
         .start("-N2 -n16", &format!("tarn run {TIER} wf.toml"))
         .end();
     assert!(status != Some(0) && text.contains("node1"), "{text}");
@@ -501,39 +501,39 @@ fn a_tier_is_full() {
     let fill = "dd if=/dev/zero of=/scm/full bs=1M count=1016 status=none";
     let filled = cluster.node(1).exec("root", &["bash", "-c", fill]);
     filled.unwrap_or_else(|e| panic!("{e:#}"));
-    desk.write(
+    fixture.write(
         "wf.toml",
         &CHAIN.replace("[data.a]", "[data.a]\nsize = \"8 MiB\""),
     );
-    let text = desk.run("-N2 -n16", "tarn run --tier scm=/scm/alice wf.toml");
-    assert_eq!(desk.read("out/text"), "b\n", "{text}");
-    assert_eq!(began(&desk), [2], "{text}");
+    let text = fixture.run("-N2 -n16", "tarn run --tier scm=/scm/alice wf.toml");
+    assert_eq!(fixture.read("out/text"), "b\n", "{text}");
+    assert_eq!(began(&fixture), [2], "{text}");
     let emptied = "rm -rf /scm/full";
     let emptied = cluster.node(1).exec("root", &["bash", "-c", emptied]);
     emptied.unwrap_or_else(|e| panic!("{e:#}"));
     said(&mut cluster.command("alice", &["rm", "-rf", "work/.tarn", "work/out"])).expect("rm");
-    desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
-    assert_eq!(desk.read("out/text"), "b\n");
+    fixture.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    assert_eq!(fixture.read("out/text"), "b\n");
 }
 
 /// slurmctld is away from the middle of a run until after its end.
 #[test]
 fn slurmctld_dies_and_nothing_happens_to_a_run() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let fixture = Fixture::new(&cluster, "alice", CHAIN);
     let script = format!("#!/bin/bash\ntarn run {TIER} wf.toml > told 2>&1\necho $? > status\n");
-    desk.write("job.sh", &script);
-    let running = desk.start("-N2 -n16", "./job.sh");
-    wait_for_begin(&desk, 1);
+    fixture.write("job.sh", &script);
+    let running = fixture.start("-N2 -n16", "./job.sh");
+    wait_for_begin(&fixture, 1);
     said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "slurmctld"])).expect("pkill");
-    desk.write("go", "");
-    let over = || desk.path("status").exists();
+    fixture.write("go", "");
+    let over = || fixture.path("status").exists();
     let waited = wait_until("the run's end", LATER, over);
-    let took = waited.unwrap_or_else(|e| panic!("{e:#}: {}", desk.read("told")));
+    let took = waited.unwrap_or_else(|e| panic!("{e:#}: {}", fixture.read("told")));
     eprintln!("ended {took:.1?} after slurmctld");
-    assert_eq!(desk.read("status"), "0\n", "{}", desk.read("told"));
-    assert_eq!(desk.read("out/text"), "b\n");
-    assert_eq!(began(&desk).len(), 1);
+    assert_eq!(fixture.read("status"), "0\n", "{}", fixture.read("told"));
+    assert_eq!(fixture.read("out/text"), "b\n");
+    assert_eq!(began(&fixture).len(), 1);
     cluster.restart_ctld().unwrap_or_else(|e| panic!("{e:#}"));
     // What becomes of the allocation is Slurm's business.
     let (_, text) = running.end();
@@ -544,25 +544,25 @@ fn slurmctld_dies_and_nothing_happens_to_a_run() {
 #[test]
 fn tarn_is_killed_and_goes_on() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let fixture = Fixture::new(&cluster, "alice", CHAIN);
     let script = format!(
         "#!/bin/bash\ntarn run {TIER} wf.toml\necho $? > status\nuntil [ -e again ]; do sleep 0.1; done\nexec tarn resume\n"
     );
-    desk.write("job.sh", &script);
-    let running = desk.start("-N2 -n16", "./job.sh");
-    let node = wait_for_begin(&desk, 1);
+    fixture.write("job.sh", &script);
+    let running = fixture.start("-N2 -n16", "./job.sh");
+    let node = wait_for_begin(&fixture, 1);
     said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "tarn"])).expect("pkill");
     let step = ["pgrep", "-f", "[b]egan.*go"];
     let waited = wait_until("the step's end", SOON, || {
-        cluster.node(node).exec("root", &step).is_err() && desk.path("status").exists()
+        cluster.node(node).exec("root", &step).is_err() && fixture.path("status").exists()
     });
     waited.unwrap_or_else(|e| panic!("{e:#}"));
-    desk.write("go", "");
-    desk.write("again", "");
+    fixture.write("go", "");
+    fixture.write("again", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(desk.read("out/text"), "b\n");
-    let log = desk.run("-N1", "tarn why first");
+    assert_eq!(fixture.read("out/text"), "b\n");
+    let log = fixture.run("-N1", "tarn why first");
     assert!(!log.contains("attempt 2"), "{log}");
 }
 
@@ -570,7 +570,7 @@ fn tarn_is_killed_and_goes_on() {
 #[test]
 fn two_users_share_nodes() {
     let Some(cluster) = cluster(2) else { return };
-    let slow = Desk::new(&cluster, "alice", CHAIN);
+    let slow = Fixture::new(&cluster, "alice", CHAIN);
     let (quick, wanted) = spread(&cluster, "bob");
     let options = "-N2 -n8 --ntasks-per-node=4 --mem=1500";
     let command = format!("tarn run {TIER} wf.toml");
@@ -597,23 +597,23 @@ fn two_users_share_nodes() {
 #[test]
 fn a_link_is_cut_and_healed() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", CHAIN);
-    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
-    let node = wait_for_begin(&desk, 1);
+    let fixture = Fixture::new(&cluster, "alice", CHAIN);
+    let running = fixture.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let node = wait_for_begin(&fixture, 1);
     let begun = Instant::now();
     cluster
         .node(node)
         .cut_link()
         .unwrap_or_else(|e| panic!("{e:#}"));
-    let second = wait_for_begin(&desk, 2);
+    let second = wait_for_begin(&fixture, 2);
     assert_ne!(second, node);
     eprintln!("placed again after {:.1?}", begun.elapsed());
     cluster
         .node(node)
         .heal_link()
         .unwrap_or_else(|e| panic!("{e:#}"));
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(desk.read("out/text"), "b\n");
+    assert_eq!(fixture.read("out/text"), "b\n");
 }

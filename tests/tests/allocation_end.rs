@@ -1,6 +1,6 @@
 //! The end of an allocation: a run stops in time, and goes on in the next one, on other nodes.
 
-use tarn_tests::desk::{self, Desk, ended};
+use tarn_tests::fixture::{self, Fixture, ended};
 
 /// What the second step needs is kept on the node of the first, and some of it is brought out when the end is near.
 const CHAIN: &str = r#"
@@ -28,20 +28,20 @@ in = ["a", "safe"]
 out = ["b"]
 "#;
 
-fn allocated(desk: &Desk<'_>, options: &str, command: &str) -> (Option<i32>, String) {
-    ended(desk.allocated(options, command))
+fn allocated(fixture: &Fixture<'_>, options: &str, command: &str) -> (Option<i32>, String) {
+    ended(fixture.allocated(options, command))
 }
 
 #[test]
 fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
-    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", CHAIN);
+    let fixture = Fixture::new(&cluster, "alice", CHAIN);
     let tier = "--tier scm=/scm/alice:64MiB";
 
     let (status, text) = allocated(
-        &desk,
+        &fixture,
         "-N1 -w node1 -t 2",
         &format!("tarn run {tier} --margin 600 wf.toml"),
     );
@@ -51,11 +51,11 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
     );
     // Not even a tarnd, and no run is left.
     assert!(!text.contains("ready after"), "{text}");
-    let runs = std::fs::read_dir(desk.path(".tarn/runs"));
+    let runs = std::fs::read_dir(fixture.path(".tarn/runs"));
     assert_eq!(runs.map_or(0, Iterator::count), 0);
 
     let (status, text) = allocated(
-        &desk,
+        &fixture,
         "-N1 -w node1 -t 2",
         &format!("tarn run {tier} --margin 96 --external-rate 2MB/s wf.toml"),
     );
@@ -69,30 +69,30 @@ fn a_run_stops_before_its_allocation_ends_and_goes_on_elsewhere() {
     // Of what is brought out it is not said.
     let at_risk = "the parts of `a`, `b` made by then are lost with its nodes";
     assert!(text.contains(at_risk), "{text}");
-    assert!(desk.path("began").exists(), "{text}");
-    let rescued = std::fs::read_dir(desk.path("ext")).expect("what was drained");
+    assert!(fixture.path("began").exists(), "{text}");
+    let rescued = std::fs::read_dir(fixture.path("ext")).expect("what was drained");
     let rescued = rescued.map(|entry| entry.expect("an entry").path().join("safe/f"));
     let rescued: Vec<_> = rescued.map(std::fs::read_to_string).collect();
     assert!(
         matches!(&rescued[..], [Ok(text)] if text == "safe\n"),
         "{rescued:?} {text}"
     );
-    let listed = desk.shell("tarn data ls");
+    let listed = fixture.shell("tarn data ls");
     assert!(listed.contains("node1/scm"), "{listed}");
 
-    desk.write("go", "");
-    let (status, text) = allocated(&desk, "-N1 -w node2", "tarn resume");
+    fixture.write("go", "");
+    let (status, text) = allocated(&fixture, "-N1 -w node2", "tarn resume");
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("does not have node1"), "{text}");
-    assert_eq!(desk.read("out/b"), "made\n");
+    assert_eq!(fixture.read("out/b"), "made\n");
 
     // What was kept on the first node is listed still, and is not called lost where nobody can look.
     assert!(!text.contains("is gone"), "{text}");
-    let listed = desk.shell("tarn data ls");
+    let listed = fixture.shell("tarn data ls");
     assert!(listed.contains("node1/scm"), "{listed}");
-    let rm = desk.shell("tarn data rm a 2>&1 && tarn data rm safe 2>&1 && echo both");
+    let rm = fixture.shell("tarn data rm a 2>&1 && tarn data rm safe 2>&1 && echo both");
     assert!(rm.contains("node1") && rm.ends_with("both\n"), "{rm}");
-    let (status, text) = allocated(&desk, "-N2", "tarn data rm --orphans");
+    let (status, text) = allocated(&fixture, "-N2", "tarn data rm --orphans");
     assert_eq!(status, Some(0), "{text}");
     let parts = "find /scm/alice -path '*/parts/*' -type f ; true";
     for node in [1, 2] {

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tarn_tests::desk::{self, Desk, ended};
+use tarn_tests::fixture::{self, Fixture, ended};
 use tarn_tests::slurm::{Cluster, Node, said, wait_until};
 use tarn_tests::tree;
 
@@ -19,7 +19,7 @@ fn cluster(nodes: usize, without: &[usize]) -> Option<Cluster> {
         eprintln!("SKIPPED: no glusterfsd here: scripts/deps.sh test installs it");
         return None;
     }
-    let cluster = desk::cluster(nodes, &["tarn", "tarnd"], &["memory", "fuse"], &[])?;
+    let cluster = fixture::cluster(nodes, &["tarn", "tarnd"], &["memory", "fuse"], &[])?;
     for node in without {
         on(&cluster.node(*node), LACKS);
     }
@@ -37,12 +37,12 @@ fn on(node: &Node<'_>, script: &str) -> String {
     said.unwrap_or_else(|e| panic!("{e:#}")).trim().to_owned()
 }
 
-fn allocated(desk: &Desk<'_>, options: &str, command: &str) -> (Option<i32>, String) {
-    ended(desk.allocated(&format!("--no-kill {options}"), command))
+fn allocated(fixture: &Fixture<'_>, options: &str, command: &str) -> (Option<i32>, String) {
+    ended(fixture.allocated(&format!("--no-kill {options}"), command))
 }
 
-fn words(desk: &Desk<'_>, name: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(desk.path(name)).unwrap_or_default();
+fn words(fixture: &Fixture<'_>, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(fixture.path(name)).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -114,13 +114,14 @@ fn a_step_writes_more_than_its_node_has_memory_into_another_nodes_tier() {
         &cluster.node(1),
         "mkdir -p /shared/disk && chmod 1777 /shared/disk && mount --bind /shared/disk /scm",
     );
-    let desk = Desk::new(&cluster, "alice", LARGE);
-    desk.write("in/word", "seed\n");
-    let run = desk.start(
+    let fixture = Fixture::new(&cluster, "alice", LARGE);
+    fixture.write("in/word", "seed\n");
+    let run = fixture.start(
         "-N2 -n16 --mem=150",
         "tarn run --tier scm=/scm/$USER:1GiB --without-tier borrow wf.toml",
     );
-    let written = || desk.path("written.node1").exists() && desk.path("written.node2").exists();
+    let written =
+        || fixture.path("written.node1").exists() && fixture.path("written.node2").exists();
     let begun = wait_until("both steps", SOON, written);
     if begun.is_err() {
         panic!("{:?}: {:?}", begun, run.end());
@@ -141,7 +142,7 @@ fn a_step_writes_more_than_its_node_has_memory_into_another_nodes_tier() {
         "du -sm --total /scm /dev/shm /tmp | tail -n 1 | cut -f 1",
     );
     assert!(own.parse::<u32>().is_ok_and(|mb| mb < 32), "{own} MiB");
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, told) = run.end();
     assert_eq!(status, Some(0), "{told}");
     assert!(
@@ -149,7 +150,7 @@ fn a_step_writes_more_than_its_node_has_memory_into_another_nodes_tier() {
         "{told}"
     );
     for node in ["node1", "node2"] {
-        let mut sizes = words(&desk, &format!("out/{node}"));
+        let mut sizes = words(&fixture, &format!("out/{node}"));
         sizes.sort_unstable();
         assert_eq!(sizes, ["1000000", "170000000"], "{told}");
     }
@@ -197,18 +198,18 @@ fn several_nodes_borrow_of_one_and_take_part_in_steps_of_several() {
     let Some(cluster) = cluster(3, &[2, 3]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", SPREAD);
+    let fixture = Fixture::new(&cluster, "alice", SPREAD);
     let options = "--tier scm=/scm/$USER:96MiB --without-tier borrow";
     let nodes = format!("tarn nodes {options}");
     // Where nobody can lend, memory stands in, and it is said why.
-    let (status, text) = allocated(&desk, "-N3 -n24 --mem=600", &nodes);
+    let (status, text) = allocated(&fixture, "-N3 -n24 --mem=600", &nodes);
     assert_eq!(status, Some(0), "{text}");
     assert!(
         text.contains("stands in for it, as nobody lends it: node1 does not lend it: there is no libtarnbrick.so"),
         "{text}"
     );
     with_brick(&cluster);
-    let (status, text) = allocated(&desk, "-N3 -n24 --mem=600", &nodes);
+    let (status, text) = allocated(&fixture, "-N3 -n24 --mem=600", &nodes);
     assert_eq!(status, Some(0), "{text}");
     // Together never more than the tier has.
     for (node, by) in [("node1", false), ("node2", true), ("node3", true)] {
@@ -223,14 +224,14 @@ fn several_nodes_borrow_of_one_and_take_part_in_steps_of_several() {
     }
     nothing_left(&cluster, &[1, 2, 3]);
     let (status, text) = allocated(
-        &desk,
+        &fixture,
         "-N3 -n24 --mem=600",
         &format!("tarn run {options} wf.toml"),
     );
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(words(&desk, "out/nodes"), ["node1", "node2", "node3"]);
-    assert_eq!(words(&desk, "out/mode"), ["600"]);
-    let mut hosts = words(&desk, "hosts");
+    assert_eq!(words(&fixture, "out/nodes"), ["node1", "node2", "node3"]);
+    assert_eq!(words(&fixture, "out/mode"), ["600"]);
+    let mut hosts = words(&fixture, "hosts");
     hosts.sort_unstable();
     assert_eq!(hosts, ["node1", "node2", "node3"], "{text}");
     nothing_left(&cluster, &[1, 2, 3]);
@@ -267,23 +268,23 @@ const RUN: &str = "tarn run --tier scm=/scm/$USER:64MiB --without-tier borrow wf
 const THREE: &str = "-N3 -n24 --mem=600 --no-kill";
 
 /// A run whose step on node2, which borrows, is under way.
-fn under_way(desk: &Desk<'_>) -> desk::Running {
-    let _ = desk.shell("rm -rf tried based out .tarn");
-    let run = desk.start(THREE, RUN);
-    let tried = || desk.path("tried").exists();
+fn under_way(fixture: &Fixture<'_>) -> fixture::Running {
+    let _ = fixture.shell("rm -rf tried based out .tarn");
+    let run = fixture.start(THREE, RUN);
+    let tried = || fixture.path("tried").exists();
     if let Err(e) = wait_until("the step", SOON, tried) {
         panic!("{e:#}: {:?}", run.end());
     }
     run
 }
 
-fn ends_well(desk: &Desk<'_>, run: desk::Running) -> String {
+fn ends_well(fixture: &Fixture<'_>, run: fixture::Running) -> String {
     let begun = Instant::now();
     let (status, told) = run.end();
     assert_eq!(status, Some(0), "{told}");
     assert!(begun.elapsed() < SOON, "{told}");
     assert_eq!(
-        words(desk, "out/text"),
+        words(fixture, "out/text"),
         ["3", "1", "3", "2", "3", "3"],
         "{told}"
     );
@@ -296,13 +297,13 @@ fn what_borrows_is_lost_with_what_it_borrows_and_the_run_goes_on() {
         return;
     };
     with_brick(&cluster);
-    let desk = Desk::new(&cluster, "alice", WAITS);
+    let fixture = Fixture::new(&cluster, "alice", WAITS);
     let gone = "node2 is lost (it cannot run steps any more: its tier `scm`, which it borrows from node1, has gone";
 
     // The brick dies: the lender stays.
-    let run = under_way(&desk);
+    let run = under_way(&fixture);
     on(&cluster.node(1), "kill -9 $(pgrep -x glusterfsd)");
-    let told = ends_well(&desk, run);
+    let told = ends_well(&fixture, run);
     assert!(
         told.contains(gone) && !told.contains("node1 is lost"),
         "{told}"
@@ -310,16 +311,16 @@ fn what_borrows_is_lost_with_what_it_borrows_and_the_run_goes_on() {
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // Its client is stopped, and so answers nobody: it is not waited for without end.
-    let run = under_way(&desk);
+    let run = under_way(&fixture);
     on(&cluster.node(2), "kill -STOP $(pgrep -x glusterfs)");
-    let told = ends_well(&desk, run);
+    let told = ends_well(&fixture, run);
     assert!(told.contains("node2 is lost"), "{told}");
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // The borrower's tarnd is killed.
-    let run = under_way(&desk);
+    let run = under_way(&fixture);
     on(&cluster.node(2), "kill -9 $(pgrep -x tarnd)");
-    let told = ends_well(&desk, run);
+    let told = ends_well(&fixture, run);
     assert!(
         told.contains("node2 is lost") && !told.contains("node1 is lost"),
         "{told}"
@@ -327,9 +328,9 @@ fn what_borrows_is_lost_with_what_it_borrows_and_the_run_goes_on() {
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // The lender's is.
-    let run = under_way(&desk);
+    let run = under_way(&fixture);
     on(&cluster.node(1), "kill -9 $(pgrep -x tarnd)");
-    let told = ends_well(&desk, run);
+    let told = ends_well(&fixture, run);
     assert!(
         told.contains("node1 is lost") && told.contains("node2 is lost"),
         "{told}"
@@ -337,7 +338,7 @@ fn what_borrows_is_lost_with_what_it_borrows_and_the_run_goes_on() {
     nothing_runs(&cluster, &[1, 2, 3]);
 
     // What lost nodes held stays there, as ever; the next run brings all of it in order.
-    let (status, told) = allocated(&desk, THREE, RUN);
+    let (status, told) = allocated(&fixture, THREE, RUN);
     assert_eq!(status, Some(0), "{told}");
     nothing_left(&cluster, &[1, 2, 3]);
 }
@@ -348,9 +349,9 @@ fn what_lies_in_a_borrowed_tier_outlives_the_run_that_is_killed() {
         return;
     };
     with_brick(&cluster);
-    let desk = Desk::new(&cluster, "alice", WAITS);
-    let run = under_way(&desk);
-    let based = words(&desk, "based");
+    let fixture = Fixture::new(&cluster, "alice", WAITS);
+    let run = under_way(&fixture);
+    let based = words(&fixture, "based");
     assert!(based.contains(&"node2".to_owned()), "{based:?}");
     let tarn = "kill -9 $(pgrep -u alice -x tarn | head -n 1)";
     let _ = cluster.exec("root", &["bash", "-c", tarn]);
@@ -360,19 +361,19 @@ fn what_lies_in_a_borrowed_tier_outlives_the_run_that_is_killed() {
     let lent = "find /scm/alice/lent -type f -path '*/parts/*' | wc -l; find /scm/alice/lent -name '*.more' | wc -l";
     let lent = on(&cluster.node(1), lent);
     assert!(!lent.starts_with("0\n") && lent.ends_with("\n0"), "{lent}");
-    let (status, told) = ended(desk.allocated(THREE, "tarn resume"));
+    let (status, told) = ended(fixture.allocated(THREE, "tarn resume"));
     assert_eq!(status, Some(0), "{told}");
     assert!(
         told.contains("node2 borrows tier `scm` from node1: 32.00 MiB"),
         "{told}"
     );
     assert_eq!(
-        words(&desk, "out/text"),
+        words(&fixture, "out/text"),
         ["3", "1", "3", "2", "3", "3"],
         "{told}"
     );
     assert_eq!(
-        words(&desk, "based"),
+        words(&fixture, "based"),
         based,
         "nothing was made again: {told}"
     );

@@ -2,10 +2,10 @@
 //! goes on from what other nodes and the external store have.
 
 use std::time::Duration;
-use tarn_tests::desk::{self, Desk};
+use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::slurm::{Cluster, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A rank on each node, which talk to each other by TCP; the tier is memory, as the staging file is, both lost with the power. A rank that
 /// fails ends the others (`srun -K`) only where a node is lost: what they say as they fail by themselves would be lost with them.
@@ -46,8 +46,8 @@ fn restored_by(ranks: usize, said: &str) -> (String, u64) {
 }
 
 /// The newest step that other nodes have a copy of.
-fn replicated(desk: &Desk) -> Option<u64> {
-    let text = std::fs::read_to_string(desk.path("replicated")).unwrap_or_default();
+fn replicated(fixture: &Fixture) -> Option<u64> {
+    let text = std::fs::read_to_string(fixture.path("replicated")).unwrap_or_default();
     let (_, step) = text.split_once(' ')?;
     step.parse().ok()
 }
@@ -73,36 +73,36 @@ fn replace(cluster: &Cluster, nodes: &[usize], all: usize) {
         let said = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
         said.is_ok_and(|said| said.trim() == format!("idle {all}"))
     };
-    wait_until("all nodes idle", PATIENCE, idle).unwrap_or_else(|e| panic!("{e:#}"));
+    wait_until("all nodes idle", TIMEOUT, idle).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 #[test]
 fn a_program_outlives_its_nodes() {
-    let Some(cluster) = desk::cluster(3, &["examples/counts"], &[], &[]) else {
+    let Some(cluster) = fixture::cluster(3, &["examples/counts"], &[], &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", "");
-    let replicated = || replicated(&desk);
+    let fixture = Fixture::new(&cluster, "alice", "");
+    let replicated = || replicated(&fixture);
     let flushed = "TARN_PHX_EXTERNAL=$PWD TARN_PHX_FLUSH_EVERY=2";
 
     // A node with all it has.
     let endless = counts(1_000_000, "").replace("srun", "srun -K");
-    let running = desk.start("-N3 --no-kill", &endless);
+    let running = fixture.start("-N3 --no-kill", &endless);
     let far = || replicated().is_some_and(|step| step >= 6);
-    wait_until("six steps", PATIENCE, far).unwrap_or_else(|e| panic!("{e:#}"));
+    wait_until("six steps", TIMEOUT, far).unwrap_or_else(|e| panic!("{e:#}"));
     lose(&cluster, &[3]);
     let (status, said) = running.end();
     assert_ne!(status, Some(0), "{said}");
     let before = replicated().unwrap();
     replace(&cluster, &[3], 3);
-    let said = desk.run("-N3", &counts(before + 20, ""));
+    let said = fixture.run("-N3", &counts(before + 20, ""));
     let (id, step) = restored(&said);
     assert!(step >= before && id.starts_with("1."), "{before}: {said}");
 
     // Two at once: with one copy that is too many, and it is said whose part is missing.
     lose(&cluster, &[2, 3]);
     replace(&cluster, &[2, 3], 3);
-    let (status, said) = desk::ended(desk.allocated("-N3", &counts(before + 40, "")));
+    let (status, said) = fixture::ended(fixture.allocated("-N3", &counts(before + 40, "")));
     assert_ne!(status, Some(0), "{said}");
     assert!(
         said.contains("no version is complete") && said.contains("the part of rank 1"),
@@ -112,11 +112,11 @@ fn a_program_outlives_its_nodes() {
     // The newest that was flushed is left when all nodes are gone.
     lose(&cluster, &[1, 2, 3]);
     replace(&cluster, &[1, 2, 3], 3);
-    let said = desk.run("-N3", &counts(9, flushed));
+    let said = fixture.run("-N3", &counts(9, flushed));
     assert!(!said.contains("version 1."), "{said}");
     lose(&cluster, &[1, 2, 3]);
     replace(&cluster, &[1, 2, 3], 3);
-    let said = desk.run("-N3", &counts(12, flushed));
+    let said = fixture.run("-N3", &counts(12, flushed));
     let (id, step) = restored(&said);
     assert!(step >= 2 && id == format!("1.{step}"), "{said}");
 }
@@ -132,23 +132,23 @@ fn buddies_are_where_slurms_topology_and_the_user_want_them() {
         "SwitchName=s1 Nodes=node[1-2]\nSwitchName=s2 Nodes=node[3-4]\nSwitchName=top Switches=s[1-2]\n",
     );
     let options = ["--etc", etc.path().to_str().unwrap()];
-    let Some(cluster) = desk::cluster(4, &["examples/counts"], &[], &options) else {
+    let Some(cluster) = fixture::cluster(4, &["examples/counts"], &[], &options) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", "");
+    let fixture = Fixture::new(&cluster, "alice", "");
     let four = |run: &str, steps, buddies: &str| {
         let more = format!("TARN_PHX_RUN={run} TARN_PHX_BUDDIES={buddies}");
         counts_on((4, 4), steps, &more)
     };
     for run in ["far", "near"] {
-        desk.run("-N4", &four(run, 6, run));
+        fixture.run("-N4", &four(run, 6, run));
     }
     lose(&cluster, &[3, 4]);
     replace(&cluster, &[3, 4], 4);
-    let said = desk.run("-N4", &four("far", 9, "far"));
+    let said = fixture.run("-N4", &four("far", 9, "far"));
     let (_, step) = restored_by(4, &said);
     assert!(step >= 5, "{said}");
-    let (status, said) = desk::ended(desk.allocated("-N4", &four("near", 9, "near")));
+    let (status, said) = fixture::ended(fixture.allocated("-N4", &four("near", 9, "near")));
     assert_ne!(status, Some(0), "{said}");
     assert!(said.contains("no version is complete"), "{said}");
 }
@@ -156,22 +156,22 @@ fn buddies_are_where_slurms_topology_and_the_user_want_them() {
 /// As many nodes, and ranks on each, as Fernando 2016 has in section III.
 #[test]
 fn four_nodes_with_twelve_ranks_each_go_on_after_one_is_lost() {
-    let Some(cluster) = desk::cluster(4, &["examples/counts"], &[], &["--cpus", "12"]) else {
+    let Some(cluster) = fixture::cluster(4, &["examples/counts"], &[], &["--cpus", "12"]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", "");
+    let fixture = Fixture::new(&cluster, "alice", "");
     let all = (4, 48);
     let endless = counts_on(all, 1_000_000, "").replace("srun", "srun -K");
-    let running = desk.start("-N4 -n48 --no-kill", &endless);
-    let far = || replicated(&desk).is_some_and(|step| step >= 4);
-    wait_until("four steps", PATIENCE, far).unwrap_or_else(|e| panic!("{e:#}"));
+    let running = fixture.start("-N4 -n48 --no-kill", &endless);
+    let far = || replicated(&fixture).is_some_and(|step| step >= 4);
+    wait_until("four steps", TIMEOUT, far).unwrap_or_else(|e| panic!("{e:#}"));
     lose(&cluster, &[3]);
-    desk.shell("scancel -u alice");
+    fixture.shell("scancel -u alice");
     let (status, said) = running.end();
     assert_ne!(status, Some(0), "{said}");
-    let before = replicated(&desk).unwrap();
+    let before = replicated(&fixture).unwrap();
     replace(&cluster, &[3], 4);
-    let said = desk.run("-N4 -n48", &counts_on(all, before + 4, ""));
+    let said = fixture.run("-N4 -n48", &counts_on(all, before + 4, ""));
     let (id, step) = restored_by(48, &said);
     assert!(step >= before && id.starts_with("1."), "{before}: {said}");
 }

@@ -74,7 +74,7 @@ fn links_are_found() {
 
 #[test]
 fn every_exit_code_is_documented() {
-    let source = read("crates/base/src/codes.rs");
+    let source = read("foundation/types/src/codes.rs");
     let in_code: BTreeMap<&str, u8> = source
         .lines()
         .filter_map(|l| l.trim().strip_suffix(',')?.split_once(" = "))
@@ -131,7 +131,7 @@ fn the_examples_are_workflows() {
             .parent()
             .and_then(|f| f.canonicalize().ok())
             .expect("a folder");
-        if let Err(rejected) = tarn_flow::parse(&file.path, &file.text, &folder) {
+        if let Err(rejected) = tarn_spec::parse(&file.path, &file.text, &folder) {
             panic!("{}: {rejected:?}", file.path);
         }
     }
@@ -257,7 +257,7 @@ fn has_test(source: &str, name: &str) -> bool {
 }
 
 /// An item is shown by tests, a file in backquotes and behind it their names; by commands of tarn, which are parsed where they are
-/// defined (`crates/cli/src/args.rs`); and by programs of `bench`. Semicolons stand between them.
+/// defined (`apps/tarn/src/args.rs`); and by programs of `bench`. Semicolons stand between them.
 #[test]
 fn what_coverage_is_shown_by_exists() {
     let text = read("research/coverage.md");

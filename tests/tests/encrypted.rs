@@ -7,7 +7,7 @@ mod flows;
 mod vault;
 
 use flows::{CHAIN, DRAINED, KEPT, SPREAD, TALK, WIDE};
-use tarn_tests::desk::ended;
+use tarn_tests::fixture::ended;
 use vault::{MARKER, Vault};
 
 const TIER: &str = "--tier scm=/scm/$USER:64MiB";
@@ -23,29 +23,29 @@ fn steps_of_two_nodes_see_in_clear_what_lies_sealed() {
     let Some(vault) = Vault::new(2, &[]) else {
         return;
     };
-    let desk = vault.desk(SPREAD);
-    desk.write("solve.sh", TALK);
-    let began = desk.start("-N2 -n16", &run());
-    vault.wait_for(&desk, "waits");
-    vault.nothing_in_clear(&desk, "while a step of two nodes runs");
+    let fixture = vault.fixture(SPREAD);
+    fixture.write("solve.sh", TALK);
+    let began = fixture.start("-N2 -n16", &run());
+    vault.wait_for(&fixture, "waits");
+    vault.nothing_in_clear(&fixture, "while a step of two nodes runs");
     // What is in clear is where the step is, and nowhere else.
     let rooms = vault.rooms();
     assert_eq!(rooms.len(), 2, "a room on each node: {rooms:?}");
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = began.end();
     assert_eq!(status, Some(0), "{text}");
-    vault.nothing_in_clear(&desk, "after the run");
-    assert_eq!(desk.read("out/sum"), "p0 p1 p2 p3\n", "{text}");
+    vault.nothing_in_clear(&fixture, "after the run");
+    assert_eq!(fixture.read("out/sum"), "p0 p1 p2 p3\n", "{text}");
     for rank in 0..4 {
         let wanted = format!("{MARKER} {rank}\nseen\n");
-        assert_eq!(desk.read(&format!("out/p{rank}/text")), wanted);
+        assert_eq!(fixture.read(&format!("out/p{rank}/text")), wanted);
     }
     // What both nodes were given together is what each made of it; pieces were made where there was room.
-    assert_eq!(desk.read("out/both"), format!("{MARKER} all\n"));
-    assert_eq!(desk.read("out/pieces"), "8\n");
-    assert_eq!(desk.read("out/on"), "node1\nnode2\n");
-    assert_eq!(desk.read("out/ways").trim(), desk.read("ways").trim());
-    vault.leaves_nothing(&desk);
+    assert_eq!(fixture.read("out/both"), format!("{MARKER} all\n"));
+    assert_eq!(fixture.read("out/pieces"), "8\n");
+    assert_eq!(fixture.read("out/on"), "node1\nnode2\n");
+    assert_eq!(fixture.read("out/ways").trim(), fixture.read("ways").trim());
+    vault.leaves_nothing(&fixture);
 }
 
 /// The key file is where `tarn run` is, and on no node.
@@ -54,22 +54,26 @@ fn nodes_need_no_file_of_keys_and_their_copies_of_data_are_as_ever() {
     let Some(vault) = Vault::new(2, &[]) else {
         return;
     };
-    let desk = vault.desk(SPREAD);
-    desk.write("solve.sh", TALK);
-    desk.write("go", "");
+    let fixture = vault.fixture(SPREAD);
+    fixture.write("solve.sh", TALK);
+    fixture.write("go", "");
     let own = "mkdir -p /dev/shm/alice && mv ~/.config/tarn /dev/shm/alice/tarn && chmod 700 /dev/shm/alice";
-    assert_eq!(desk.shell(own), "");
+    assert_eq!(fixture.shell(own), "");
     // Streams and windows carry what lies there: ciphertext, by whatever way.
     for (out, way) in [("out", "tcp"), ("out-sealed", "sealed")] {
-        desk.write("wf.toml", &SPREAD.replace("\"out\"", &format!("\"{out}\"")));
-        desk.shell("rm -rf .tarn");
+        fixture.write("wf.toml", &SPREAD.replace("\"out\"", &format!("\"{out}\"")));
+        fixture.shell("rm -rf .tarn");
         let command =
             format!("env XDG_CONFIG_HOME=/dev/shm/alice tarn run {TIER} --transport {way} wf.toml");
-        let text = desk.run("-N2 -n16", &command);
-        assert_eq!(desk.read(&format!("{out}/sum")), "p0 p1 p2 p3\n", "{text}");
-        vault.nothing_in_clear(&desk, way);
+        let text = fixture.run("-N2 -n16", &command);
+        assert_eq!(
+            fixture.read(&format!("{out}/sum")),
+            "p0 p1 p2 p3\n",
+            "{text}"
+        );
+        vault.nothing_in_clear(&fixture, way);
     }
-    let (status, text) = ended(desk.allocated("-N2 -n16", &run()));
+    let (status, text) = ended(fixture.allocated("-N2 -n16", &run()));
     assert!(
         status == Some(4) && text.contains("no_encryption") && text.contains("tarn key new"),
         "{text}"
@@ -81,28 +85,28 @@ fn a_lost_node_s_step_is_made_again_elsewhere_and_a_run_goes_on_with_other_tarnd
     let Some(vault) = Vault::new(3, &[]) else {
         return;
     };
-    let desk = vault.desk(CHAIN);
-    let running = desk.start("-N3 -n24 --no-kill", &run());
-    let first = vault.wait_for_begin(&desk, 1);
+    let fixture = vault.fixture(CHAIN);
+    let running = fixture.start("-N3 -n24 --no-kill", &run());
+    let first = vault.wait_for_begin(&fixture, 1);
     vault.kill_tarnd(first);
-    let second = vault.wait_for_begin(&desk, 2);
+    let second = vault.wait_for_begin(&fixture, 2);
     assert_ne!(first, second);
-    vault.nothing_in_clear(&desk, "after a node was lost");
+    vault.nothing_in_clear(&fixture, "after a node was lost");
     // What its tarnd has left is removed, or used, when the node is back; then all are lost.
     for node in 1..=3 {
         vault.kill_tarnd(node);
     }
     let (status, text) = running.end();
     assert_eq!(status, Some(1), "{text}");
-    vault.nothing_in_clear(&desk, "after all were lost");
+    vault.nothing_in_clear(&fixture, "after all were lost");
     // The user's key is another by then: what was wrapped with the old one is wrapped anew, and is used.
-    let rotated = desk.shell("tarn key rotate --drop");
+    let rotated = fixture.shell("tarn key rotate --drop");
     assert!(rotated.contains("were wrapped again"), "{rotated}");
-    desk.write("go", "");
-    let said = desk.run("-N3 -n24", "tarn resume");
-    assert_eq!(desk.read("out/text"), format!("{MARKER}\nb\n"), "{said}");
+    fixture.write("go", "");
+    let said = fixture.run("-N3 -n24", "tarn resume");
+    assert_eq!(fixture.read("out/text"), format!("{MARKER}\nb\n"), "{said}");
     assert!(!said.contains("first done"), "{said}");
-    vault.leaves_nothing(&desk);
+    vault.leaves_nothing(&fixture);
 }
 
 #[test]
@@ -110,23 +114,23 @@ fn without_the_key_nothing_goes_on_and_with_another_one_all_is_made_again() {
     let Some(vault) = Vault::new(2, &[]) else {
         return;
     };
-    let desk = vault.desk(CHAIN);
-    let running = desk.start("-N2 -n16 --no-kill", &run());
-    vault.wait_for_begin(&desk, 1);
+    let fixture = vault.fixture(CHAIN);
+    let running = fixture.start("-N2 -n16 --no-kill", &run());
+    vault.wait_for_begin(&fixture, 1);
     for node in 1..=2 {
         vault.kill_tarnd(node);
     }
     assert_eq!(running.end().0, Some(1));
-    desk.write("go", "");
-    desk.shell("mv ~/.config/tarn/key key.old");
-    let (status, text) = ended(desk.allocated("-N2 -n16", "tarn resume"));
+    fixture.write("go", "");
+    fixture.shell("mv ~/.config/tarn/key key.old");
+    let (status, text) = ended(fixture.allocated("-N2 -n16", "tarn resume"));
     assert!(status == Some(5) && text.contains("tarn key new"), "{text}");
-    assert!(desk.shell("tarn key new").contains("is in"));
-    let said = desk.run("-N2 -n16", "tarn resume");
+    assert!(fixture.shell("tarn key new").contains("is in"));
+    let said = fixture.run("-N2 -n16", "tarn resume");
     assert!(said.contains("first done"), "{said}");
-    assert_eq!(desk.read("out/text"), format!("{MARKER}\nb\n"), "{said}");
-    vault.nothing_in_clear(&desk, "after all was made again");
-    vault.leaves_nothing(&desk);
+    assert_eq!(fixture.read("out/text"), format!("{MARKER}\nb\n"), "{said}");
+    vault.nothing_in_clear(&fixture, "after all was made again");
+    vault.leaves_nothing(&fixture);
 }
 
 /// What another user of the nodes, and somebody who reads arguments, variables, files and memory there, finds of it.
@@ -135,13 +139,13 @@ fn attack_of_another_user_of_the_nodes_finds_neither_keys_nor_data() {
     let Some(vault) = Vault::new(2, &[]) else {
         return;
     };
-    let desk = vault.desk(SPREAD);
-    desk.write("solve.sh", TALK);
-    let running = desk.start("-N2 -n16", &run());
-    vault.wait_for(&desk, "waits");
+    let fixture = vault.fixture(SPREAD);
+    fixture.write("solve.sh", TALK);
+    let running = fixture.start("-N2 -n16", &run());
+    vault.wait_for(&fixture, "waits");
     vault.another_user_sees_nothing();
     vault.no_node_has_the_users_key("solve.sh");
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
 }
@@ -152,19 +156,22 @@ fn what_is_drained_stays_sealed_and_is_brought_back() {
     let Some(vault) = Vault::new(1, &[]) else {
         return;
     };
-    let desk = vault.desk(DRAINED);
-    let running = desk.start("-N1 -n8", &run());
-    vault.wait_for_begin(&desk, 1);
-    vault.nothing_in_clear(&desk, "while a part is drained");
-    let drained = desk.shell("find external -type f -size +30M | wc -l");
+    let fixture = vault.fixture(DRAINED);
+    let running = fixture.start("-N1 -n8", &run());
+    vault.wait_for_begin(&fixture, 1);
+    vault.nothing_in_clear(&fixture, "while a part is drained");
+    let drained = fixture.shell("find external -type f -size +30M | wc -l");
     assert_eq!(drained.trim(), "1");
-    assert_eq!(desk.shell(&format!("grep -rl {MARKER} external; true")), "");
-    desk.write("go", "");
+    assert_eq!(
+        fixture.shell(&format!("grep -rl {MARKER} external; true")),
+        ""
+    );
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(desk.read("out/word"), format!("{MARKER}\n"), "{text}");
-    assert_eq!(desk.read("out/size"), "36000000\n", "{text}");
-    vault.leaves_nothing(&desk);
+    assert_eq!(fixture.read("out/word"), format!("{MARKER}\n"), "{text}");
+    assert_eq!(fixture.read("out/size"), "36000000\n", "{text}");
+    vault.leaves_nothing(&fixture);
 }
 
 /// What is kept is read by the next run, also on another node, and by people; a damaged replica is found out.
@@ -173,37 +180,42 @@ fn what_is_kept_stays_sealed_and_is_used_again() {
     let Some(vault) = Vault::new(3, &[]) else {
         return;
     };
-    let desk = vault.desk(KEPT);
+    let fixture = vault.fixture(KEPT);
     let both = format!("{MARKER} made\n{MARKER} made\n");
-    desk.run("-N2 -n16 -w node1,node2", &run());
-    assert_eq!(desk.read("out/text"), both);
-    vault.nothing_in_clear(&desk, "after the first run");
-    assert_eq!(vault.keys(&desk), 1);
+    fixture.run("-N2 -n16 -w node1,node2", &run());
+    assert_eq!(fixture.read("out/text"), both);
+    vault.nothing_in_clear(&fixture, "after the first run");
+    assert_eq!(vault.keys(&fixture), 1);
     // Once more with a node that has nothing of it: it comes from the other as it lies.
-    let again = |number: &str| desk.write("wf.toml", &KEPT.replace("# 1", &format!("# {number}")));
-    let listed = desk.shell("tarn data ls");
+    let again =
+        |number: &str| fixture.write("wf.toml", &KEPT.replace("# 1", &format!("# {number}")));
+    let listed = fixture.shell("tarn data ls");
     let node = if listed.contains("node1") { 1 } else { 2 };
     let options = format!("-N2 -n16 -w node{node},node3");
     again("2");
-    let said = desk.run(&options, &run());
+    let said = fixture.run(&options, &run());
     assert!(!said.contains("make done"), "{said}");
-    assert_eq!(desk.read("out/text"), both);
-    vault.nothing_in_clear(&desk, "after the second run");
+    assert_eq!(fixture.read("out/text"), both);
+    vault.nothing_in_clear(&fixture, "after the second run");
     let here = format!("-N1 -n8 -w node{node}");
-    let got = desk.run(&here, "srun -n1 tarn data get stays got");
-    assert_eq!(desk.read("got/text"), format!("{MARKER} made\n"), "{got}");
+    let got = fixture.run(&here, "srun -n1 tarn data get stays got");
+    assert_eq!(
+        fixture.read("got/text"),
+        format!("{MARKER} made\n"),
+        "{got}"
+    );
     vault.damage(node);
     again("3");
-    let said = desk.run(&options, &run());
+    let said = fixture.run(&options, &run());
     // Another replica is read, or it is made again.
     assert!(said.contains("was changed or damaged"), "{said}");
-    assert_eq!(desk.read("out/text"), both);
-    assert_eq!(vault.keys(&desk), 1);
+    assert_eq!(fixture.read("out/text"), both);
+    assert_eq!(vault.keys(&fixture), 1);
     for node in 1..=3 {
         let gone = "srun -n1 tarn data rm stays";
-        ended(desk.allocated(&format!("-N1 -n8 -w node{node}"), gone));
+        ended(fixture.allocated(&format!("-N1 -n8 -w node{node}"), gone));
     }
-    vault.leaves_nothing(&desk);
+    vault.leaves_nothing(&fixture);
 }
 
 /// One node's rank has more than its job's memory there can hold in clear: the step does not begin, and it is said which node and why.
@@ -212,20 +224,20 @@ fn a_node_with_too_little_memory_is_named_before_the_step_begins() {
     let Some(vault) = Vault::new(2, &["memory"]) else {
         return;
     };
-    let desk = vault.desk(WIDE);
-    desk.shell("rm -f in/*; mkdir -p in/p0 in/p1; echo small > in/p0/f; head -c 130000000 /dev/zero > in/p1/f");
+    let fixture = vault.fixture(WIDE);
+    fixture.shell("rm -f in/*; mkdir -p in/p0 in/p1; echo small > in/p0/f; head -c 130000000 /dev/zero > in/p1/f");
     let tier = "--tier scm=/scm/$USER:130MiB";
     let (status, text) =
-        ended(desk.allocated("-N2 -n16 --mem=230", &format!("tarn run {tier} wf.toml")));
+        ended(fixture.allocated("-N2 -n16 --mem=230", &format!("tarn run {tier} wf.toml")));
     assert_eq!(status, Some(1), "{text}");
     assert!(
         text.contains("on node `node") && text.contains("its encrypted inputs and outputs take"),
         "{text}"
     );
-    assert!(!desk.path("began").exists(), "{text}");
+    assert!(!fixture.path("began").exists(), "{text}");
     // With enough it begins.
-    let text = desk.run("-N2 -n16 --mem=600", &format!("tarn run {tier} wf.toml"));
-    assert!(desk.path("began").exists(), "{text}");
+    let text = fixture.run("-N2 -n16 --mem=600", &format!("tarn run {tier} wf.toml"));
+    assert!(fixture.path("began").exists(), "{text}");
 }
 
 #[test]
@@ -233,17 +245,17 @@ fn what_is_refused_says_so_before_anything_runs() {
     let Some(vault) = Vault::new(2, &[]) else {
         return;
     };
-    let desk = vault.desk(CHAIN);
+    let fixture = vault.fixture(CHAIN);
     let refused = |text: &str, options: &str, why: &str| {
-        desk.write("wf.toml", text);
+        fixture.write("wf.toml", text);
         let command = format!("tarn run {TIER} {options} wf.toml");
-        let (status, said) = ended(desk.allocated("-N2 -n16", &command));
+        let (status, said) = ended(fixture.allocated("-N2 -n16", &command));
         assert!(
             status == Some(4) && said.contains(why),
             "{status:?}: {said}"
         );
         assert!(said.contains("no_encryption"), "{said}");
-        assert_eq!(vault.keys(&desk), 0);
+        assert_eq!(vault.keys(&fixture), 0);
     };
     refused(CHAIN, "--isolation off", "cannot be encrypted");
     let restart = CHAIN.replace(

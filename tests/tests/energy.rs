@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use tarn_tests::desk::{self, Desk};
+use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::slurm::{Cluster, wait_until};
 use tempfile::TempDir;
 
@@ -44,32 +44,32 @@ fn cluster() -> Option<Cluster> {
     counters(&sys, 2, 100_000, 150);
     let text = |p: &Path| p.to_str().expect("a path").to_owned();
     let (etc, sys) = (text(&etc), text(&sys));
-    desk::cluster(2, &["tarn", "tarnd"], &[], &["--etc", &etc, "--sys", &sys])
+    fixture::cluster(2, &["tarn", "tarnd"], &[], &["--etc", &etc, "--sys", &sys])
 }
 
 fn ran(cluster: &Cluster, before: &str, meanwhile: impl Fn()) -> (String, String) {
-    let desk = Desk::new(cluster, "alice", WORK);
+    let fixture = Fixture::new(cluster, "alice", WORK);
     let words = format!("env {before} tarn run --tier scm=/scm/$USER:96MiB wf.toml");
-    let running = desk.start("-N2 -n16", &format!("bash -c '{words}'"));
-    let began = desk.path("began");
+    let running = fixture.start("-N2 -n16", &format!("bash -c '{words}'"));
+    let began = fixture.path("began");
     wait_until("the step", SOON, || began.exists()).unwrap_or_else(|e| panic!("{e:#}"));
     meanwhile();
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
     // With data, load and cores alike, the lower draw decides.
-    assert_eq!(desk.read("out/node").trim(), "node2", "{text}");
+    assert_eq!(fixture.read("out/node").trim(), "node2", "{text}");
     (
         text,
-        desk.shell("grep -ho '\"energy\":{[^}]*}' .tarn/runs/*/events.log"),
+        fixture.shell("grep -ho '\"energy\":{[^}]*}' .tarn/runs/*/events.log"),
     )
 }
 
 #[test]
 fn nodes_that_measure_are_shown_and_a_step_has_what_was_drawn() {
     let Some(cluster) = cluster() else { return };
-    let desk = Desk::new(&cluster, "alice", WORK);
-    let shown = desk.run("-N2 -n16", "tarn nodes --tier scm=/scm/alice:96MiB");
+    let fixture = Fixture::new(&cluster, "alice", WORK);
+    let shown = fixture.run("-N2 -n16", "tarn nodes --tier scm=/scm/alice:96MiB");
     assert!(
         shown.contains("300") && shown.contains("pm-counters"),
         "{shown}"

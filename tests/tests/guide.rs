@@ -1,7 +1,7 @@
 //! Pages of docs/guide, followed word for word: by a user of a real Slurm, and on this machine.
 
 use std::process::Command;
-use tarn_tests::{desk, pages, programs, tree};
+use tarn_tests::{fixture, pages, programs, tree};
 
 const ALLOCATION: &str = include_str!("../../docs/guide/inside-your-allocation.md");
 const FIRST_HOUR: &str = include_str!("../../docs/guide/first-hour.md");
@@ -18,7 +18,7 @@ fn commands(page: &str) -> String {
 
 #[test]
 fn the_page_works_when_followed_word_for_word() {
-    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
     };
     let said = cluster.exec("alice", &["bash", "-c", &commands(ALLOCATION)]);

@@ -8,7 +8,7 @@ use tarn_tests::slurm::{Cluster, Doctor, wait_until};
 use tarn_tests::{pages, programs, tree};
 
 const PAGE: &str = include_str!("../../docs/admin/installing-on-your-cluster.md");
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 const NODES: usize = 2;
 
 /// The commands of the page, in order: where, and what.
@@ -98,7 +98,7 @@ fn the_page_works_when_followed_word_for_word() {
                         let said = status.output().expect("tarn slurm status").stdout;
                         String::from_utf8_lossy(&said).matches(" up ").count() == NODES
                     };
-                    wait_until("all nodes take orders", PATIENCE, up)
+                    wait_until("all nodes take orders", TIMEOUT, up)
                         .unwrap_or_else(|e| panic!("{e:#}"));
                 }
                 said += &controller(text);
@@ -106,12 +106,12 @@ fn the_page_works_when_followed_word_for_word() {
             "user" => {
                 said += &alice(text);
                 let kept = cluster.shared().join("home/alice/kept/where");
-                wait_until("the result is there", PATIENCE, || kept.exists()).unwrap_or_else(|e| {
+                wait_until("the result is there", TIMEOUT, || kept.exists()).unwrap_or_else(|e| {
                     panic!("{e:#}; {}", alice("squeue -o '%i %T %R'; cat *.out"))
                 });
                 let node = fs::read_to_string(kept).expect("the result");
                 assert!(["node1\n", "node2\n"].contains(&&*node), "{node}");
-                wait_until("no job is left", PATIENCE, || {
+                wait_until("no job is left", TIMEOUT, || {
                     alice("squeue -h -t PD,R,CF,CG,SO").is_empty()
                 })
                 .unwrap_or_else(|e| panic!("{e:#}; {}", alice("squeue -o '%i %T %R'")));

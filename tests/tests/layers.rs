@@ -5,21 +5,34 @@ use std::collections::BTreeSet;
 use tarn_tests::layers::{Crate, Purpose, violations, workspace};
 use tarn_tests::tree;
 
-fn uses(name: &str, used: &str, purpose: Purpose) -> Vec<String> {
-    violations(&[Crate {
-        name: name.into(),
-        uses: vec![(used.into(), purpose)],
-    }])
+fn crates() -> Vec<Crate> {
+    workspace(&tree::root().join("Cargo.toml")).expect("cargo metadata")
+}
+
+/// What is wrong with one more arrow between two crates of the workspace.
+fn with_arrow(folder: &str, used: &str, purpose: Purpose) -> Vec<String> {
+    let mut crates = crates();
+    let name = |folder: &str| {
+        let found = crates.iter().find(|c| c.folder == folder);
+        found.unwrap_or_else(|| panic!("{folder}")).name.clone()
+    };
+    let (user, used) = (name(folder), name(used));
+    for one in &mut crates {
+        one.uses.clear();
+        if one.name == user {
+            one.uses.push((used.clone(), purpose));
+        }
+    }
+    violations(&crates)
 }
 
 #[test]
 fn the_workspace_keeps_its_layers() {
-    let crates = workspace(&tree::root().join("Cargo.toml")).expect("cargo metadata");
-    assert!(
-        crates
-            .iter()
-            .any(|c| c.name == "tarn-cli" && c.uses.iter().any(|(u, _)| u == "tarn-base"))
-    );
+    let crates = crates();
+    let tarn = crates.iter().find(|c| c.folder == "apps/tarn");
+    let tarn = tarn.expect("the program");
+    assert!(tarn.uses.iter().any(|(used, _)| used == "tarn-types"));
+    assert!(crates.iter().filter(|c| c.level < 5).count() > 35);
     let found = violations(&crates);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -64,70 +77,75 @@ fn the_fuzzers_lock_file_knows_what_the_crates_need() {
 #[test]
 fn wrong_arrows_are_refused() {
     let wrong = [
-        ("tarn-base", "tarn-ports", "up"),
-        ("tarn-engine", "tarn-local", "a core that touches the world"),
-        ("tarn-engine", "tarn-flow", "sideways between cores"),
-        ("tarn-ports", "tarn-sys", "sideways"),
-        ("tarn-local", "tarn-movers", "sideways between adapters"),
-        ("tarn-local", "tarn-engine", "an adapter that knows a core"),
-        ("tarn-cli", "tarn-daemon", "sideways between roots"),
+        ("foundation/types", "foundation/ports", "up"),
         (
-            "tarn-checkpoint",
-            "tarn-libtarn",
-            "the library that needs what is over it",
+            "workflow/engine",
+            "workflow/node",
+            "a core that touches the world",
+        ),
+        ("workflow/engine", "workflow/spec", "sideways between cores"),
+        ("foundation/ports", "foundation/sys", "sideways"),
+        (
+            "workflow/node",
+            "workflow/journal",
+            "sideways between adapters",
         ),
         (
-            "tarn-objects",
-            "tarn-checkpoint",
+            "workflow/node",
+            "workflow/engine",
+            "an adapter that knows a core",
+        ),
+        ("apps/tarn", "apps/tarnd", "sideways between programs"),
+        (
+            "checkpoint/objects",
+            "checkpoint/session",
             "sideways between libraries",
         ),
         (
-            "tarn-client",
-            "tarn-checkpoint",
-            "an adapter that needs the library",
+            "direct/partitions",
+            "checkpoint/core",
+            "a product that uses another",
         ),
-        ("tarn-cli", "tarn-tests", "a root that needs the tests"),
-        ("tarn-cli", "tarn-unheard-of", "a crate without a layer"),
-        ("tarn-unheard-of", "tarn-base", "a crate without a layer"),
+        (
+            "checkpoint/session",
+            "direct/queue",
+            "checkpoints that use more of another product than its media",
+        ),
+        ("apps/tarn", "tests", "a program that needs the tests"),
     ];
-    for (name, used, why) in wrong {
-        assert_eq!(
-            uses(name, used, Purpose::Build).len(),
-            1,
-            "{name} -> {used}: {why}"
-        );
+    for (folder, used, why) in wrong {
+        let found = with_arrow(folder, used, Purpose::Build);
+        assert!(!found.is_empty(), "{folder} -> {used}: {why}");
     }
-    for (name, used) in [
-        ("tarn-base", "tarn-engine"),
-        ("tarn-ports", "tarn-local"),
-        ("tarn-engine", "tarn-cli"),
+    for (folder, used) in [
+        ("foundation/types", "workflow/engine"),
+        ("foundation/ports", "workflow/node"),
+        ("workflow/engine", "apps/tarn"),
     ] {
-        assert_eq!(
-            uses(name, used, Purpose::Test).len(),
-            1,
-            "{name} -> {used} for tests"
-        );
+        let found = with_arrow(folder, used, Purpose::Test);
+        assert_eq!(found.len(), 1, "{folder} -> {used} for tests");
     }
 }
 
 #[test]
 fn right_arrows_are_accepted() {
     let right = [
-        ("tarn-ports", "tarn-base", Purpose::Build),
-        ("tarn-engine", "tarn-ports", Purpose::Build),
-        ("tarn-local", "tarn-sys", Purpose::Build),
-        ("tarn-cli", "tarn-local", Purpose::Build),
-        ("tarn-libtarn", "tarn-checkpoint", Purpose::Build),
-        ("tarn-sim", "tarn-engine", Purpose::Test),
-        ("tarn-engine", "tarn-sim", Purpose::Test),
-        ("tarn-local", "tarn-movers", Purpose::Test),
+        ("foundation/ports", "foundation/types", Purpose::Build),
+        ("workflow/engine", "foundation/ports", Purpose::Build),
+        ("workflow/node", "foundation/sys", Purpose::Build),
+        ("apps/tarn", "workflow/node", Purpose::Build),
+        ("bindings/c", "checkpoint/session", Purpose::Build),
+        ("checkpoint/session", "direct/media", Purpose::Build),
+        ("simulator/worlds", "workflow/engine", Purpose::Test),
+        ("workflow/engine", "simulator/worlds", Purpose::Test),
+        ("workflow/node", "transfer/mover", Purpose::Test),
     ];
-    for (name, used, purpose) in right {
-        assert_eq!(uses(name, used, purpose), Vec::<String>::new());
+    for (folder, used, purpose) in right {
+        assert_eq!(with_arrow(folder, used, purpose), Vec::<String>::new());
     }
 }
 
-/// The whole way through cargo: a workspace on disk with a wrong arrow in it.
+/// The whole way through cargo: a workspace on disk with a wrong arrow in it, and a crate in no product.
 #[test]
 fn a_workspace_with_a_wrong_arrow_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -138,23 +156,30 @@ fn a_workspace_with_a_wrong_arrow_is_refused() {
     };
     write(
         "Cargo.toml",
-        "[workspace]\nresolver = \"3\"\nmembers = [\"base\", \"engine\"]\n",
+        "[workspace]\nresolver = \"3\"\nmembers = [\"foundation/types\", \"workflow/engine\", \"other\"]\n",
     );
-    for (name, dependencies) in [
-        ("base", "tarn-engine = { path = \"../engine\" }"),
-        ("engine", ""),
+    for (path, level, dependencies) in [
+        (
+            "foundation/types",
+            "L0",
+            "engine = { path = \"../../workflow/engine\" }",
+        ),
+        ("workflow/engine", "L2", ""),
+        ("other", "L2", ""),
     ] {
+        let name = path.rsplit('/').next().expect("a name");
         let manifest = format!(
-            "[package]\nname = \"tarn-{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\n{dependencies}\n"
+            "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\ndescription = \"{level}: x\"\n[dependencies]\n{dependencies}\n"
         );
-        write(&format!("{name}/Cargo.toml"), &manifest);
-        write(&format!("{name}/src/lib.rs"), "");
+        write(&format!("{path}/Cargo.toml"), &manifest);
+        write(&format!("{path}/src/lib.rs"), "");
     }
     let crates = workspace(&folder.path().join("Cargo.toml")).expect("cargo metadata");
-    let found = violations(&crates);
-    assert_eq!(found.len(), 1, "{found:?}");
+    let found = violations(&crates).join("\n");
+    assert!(found.contains("types (L0) -> engine (L2)"), "{found}");
     assert!(
-        found[0].contains("tarn-base (L0) -> tarn-engine (L2)"),
-        "{found:?}"
+        found.contains("foundation does not use workflow/engine"),
+        "{found}"
     );
+    assert!(found.contains("other in other: no product"), "{found}");
 }

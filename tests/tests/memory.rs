@@ -2,24 +2,24 @@
 //! stands in for.
 
 use std::time::{Duration, Instant};
-use tarn_tests::desk::{self, Desk, ended};
+use tarn_tests::fixture::{self, Fixture, ended};
 use tarn_tests::slurm::Cluster;
 
-/// Less than the patience with a helper that does not end.
+/// Less than the timeout with a helper that does not end.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A cluster whose users have tarn and whose jobs are held to their memory, or a reason on stderr why there is none.
 fn cluster(nodes: usize) -> Option<Cluster> {
-    desk::cluster(nodes, &["tarn", "tarnd"], &["memory"], &[])
+    fixture::cluster(nodes, &["tarn", "tarnd"], &["memory"], &[])
 }
 
 /// The status and all that was said of a command in an allocation that outlives its nodes.
-fn allocated(desk: &Desk<'_>, options: &str, command: &str) -> (Option<i32>, String) {
-    ended(desk.allocated(&format!("--no-kill {options}"), command))
+fn allocated(fixture: &Fixture<'_>, options: &str, command: &str) -> (Option<i32>, String) {
+    ended(fixture.allocated(&format!("--no-kill {options}"), command))
 }
 
-fn words(desk: &Desk<'_>, name: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(desk.path(name)).unwrap_or_default();
+fn words(fixture: &Fixture<'_>, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(fixture.path(name)).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -58,10 +58,10 @@ out = ["far:scatter"]
 
 fn a_hog(workflow: &str) -> Option<(Cluster, String, Vec<String>)> {
     let cluster = cluster(2)?;
-    let desk = Desk::new(&cluster, "alice", workflow);
+    let fixture = Fixture::new(&cluster, "alice", workflow);
     let tarn = "tarn run --tier scm=/scm/$USER:256MiB wf.toml";
     let begun = Instant::now();
-    let (status, text) = allocated(&desk, "-N2 -n16 --mem=600", tarn);
+    let (status, text) = allocated(&fixture, "-N2 -n16 --mem=600", tarn);
     assert!(begun.elapsed() < SOON, "{:?}: {text}", begun.elapsed());
     assert_eq!(status, Some(1), "{text}");
     assert!(
@@ -70,8 +70,8 @@ fn a_hog(workflow: &str) -> Option<(Cluster, String, Vec<String>)> {
     );
     // No node was lost, so tarnd lives, and the rest of the run has ended well.
     assert!(!text.contains("is lost"), "{text}");
-    assert_eq!(words(&desk, "out/file"), ["good"], "{text}");
-    let began = words(&desk, "began");
+    assert_eq!(words(&fixture, "out/file"), ["good"], "{text}");
+    let began = words(&fixture, "began");
     Some((cluster, text, began))
 }
 
@@ -143,7 +143,7 @@ out = ["all"]
 #[test]
 fn a_node_without_the_tier_works() {
     let Some(cluster) = cluster(3) else { return };
-    let desk = Desk::new(&cluster, "alice", SPREAD);
+    let fixture = Fixture::new(&cluster, "alice", SPREAD);
     let without = cluster.node(2);
     without
         .exec("root", &["umount", "/scm"])
@@ -151,37 +151,41 @@ fn a_node_without_the_tier_works() {
     let tier = "--tier scm=/scm/$USER:64MiB";
     // A look makes nothing: neither where the tier should be, nor what will stand in for it, nor a state folder.
     for verb in [format!("plan {tier} wf.toml"), format!("nodes {tier}")] {
-        let (status, text) = allocated(&desk, "-N3 -n24 --mem=600", &format!("tarn {verb}"));
+        let (status, text) = allocated(&fixture, "-N3 -n24 --mem=600", &format!("tarn {verb}"));
         assert_eq!(status, Some(0), "{text}");
         let made = "ls -A /scm; ls /dev/shm | grep -e stand-in -e borrowed; true";
         let made = without.exec("root", &["sh", "-c", made]);
         assert_eq!(made.unwrap_or_else(|e| panic!("{e:#}")), "", "{verb}");
         if verb.starts_with("plan") {
-            assert!(!desk.path(".tarn").exists());
+            assert!(!fixture.path(".tarn").exists());
         }
     }
     let (status, text) = allocated(
-        &desk,
+        &fixture,
         "-N3 -n24 --mem=600",
         &format!("tarn run {tier} wf.toml"),
     );
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("node2 does not have tier `scm`"), "{text}");
-    assert_eq!(words(&desk, "out/nodes"), ["node1", "node2", "node3"]);
-    let mut hosts = words(&desk, "out/hosts");
+    assert_eq!(words(&fixture, "out/nodes"), ["node1", "node2", "node3"]);
+    let mut hosts = words(&fixture, "out/hosts");
     hosts.sort_unstable();
     assert_eq!(
         hosts,
         ["node1", "node3"],
         "the same path on all nodes of a step"
     );
-    let (status, text) = allocated(&desk, "-N3 -n24 --mem=600", &format!("tarn nodes {tier}"));
+    let (status, text) = allocated(
+        &fixture,
+        "-N3 -n24 --mem=600",
+        &format!("tarn nodes {tier}"),
+    );
     assert_eq!(status, Some(0), "{text}");
     let row = text.lines().find(|l| l.starts_with("node2 "));
     assert!(row.is_some_and(|r| r.contains("stand-in")), "{text}");
     // A tier that no node has is somebody's mistake.
     let (status, text) = allocated(
-        &desk,
+        &fixture,
         "-N1 -w node2 --mem=600",
         &format!("tarn run {tier} wf.toml"),
     );

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tarn_tests::desk::{self, Desk, ended};
+use tarn_tests::fixture::{self, Fixture, ended};
 use tarn_tests::programs::built;
 use tarn_tests::slurm::{Cluster, Doctor, said};
 use tarn_tests::tree;
@@ -107,22 +107,22 @@ fn assert_placed(read: impl Fn(&str) -> String, launch: &str) {
 
 const RUN: &str = "tarn run --tier scm=/scm/$USER:64MiB wf.toml 2>&1 || { tail -n 30 .tarn/runs/*/steps/*.log; exit 1; }";
 
-fn run(desk: &Desk<'_>, options: &str, text: &str, launch: &str) {
-    run_with(desk, options, text, launch, "");
+fn run(fixture: &Fixture<'_>, options: &str, text: &str, launch: &str) {
+    run_with(fixture, options, text, launch, "");
 }
 
 /// With what a user's script says before.
-fn run_with(desk: &Desk<'_>, options: &str, text: &str, launch: &str, before: &str) {
-    desk.shell("rm -rf .tarn out");
-    desk.write("wf.toml", &workflow(text, launch));
-    desk.write("go.sh", &format!("#!/bin/bash\n{before}\n{RUN}\n"));
-    let (status, text) = ended(desk.allocated(options, "./go.sh"));
+fn run_with(fixture: &Fixture<'_>, options: &str, text: &str, launch: &str, before: &str) {
+    fixture.shell("rm -rf .tarn out");
+    fixture.write("wf.toml", &workflow(text, launch));
+    fixture.write("go.sh", &format!("#!/bin/bash\n{before}\n{RUN}\n"));
+    let (status, text) = ended(fixture.allocated(options, "./go.sh"));
     assert_eq!(status, Some(0), "{launch}: {text}");
 }
 
 /// A cluster whose users have the program, or a reason on stderr why there is none.
 fn cluster(mpi: &str) -> Option<Cluster> {
-    let cluster = desk::cluster(2, &["tarn", "tarnd"], &[], &[])?;
+    let cluster = fixture::cluster(2, &["tarn", "tarnd"], &[], &[])?;
     compiled(&format!("mpicc.{mpi}"), &cluster.shared().join("bin/ranks")).then_some(cluster)
 }
 
@@ -139,7 +139,7 @@ fn ranks_of_open_mpi_are_where_their_data_is() {
     let Some(cluster) = cluster(OPEN_MPI) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", "");
+    let fixture = Fixture::new(&cluster, "alice", "");
     let mut launches = vec![
         "mpirun.openmpi ranks".to_owned(),
         "mpirun.openmpi -n 4 ranks".to_owned(),
@@ -150,10 +150,10 @@ fn ranks_of_open_mpi_are_where_their_data_is() {
     }
     for launch in &launches {
         // More tasks than the step has on a node: its ranks are spread all the same.
-        run(&desk, "-N2 -n16", RANKS, launch);
-        assert_placed(|name| desk.read(name), launch);
+        run(&fixture, "-N2 -n16", RANKS, launch);
+        assert_placed(|name| fixture.read(name), launch);
     }
-    one_node(&desk, "mpirun.openmpi -n 4 ranks");
+    one_node(&fixture, "mpirun.openmpi -n 4 ranks");
 }
 
 #[test]
@@ -161,40 +161,40 @@ fn ranks_of_mpich_are_where_their_data_is() {
     let Some(cluster) = cluster(MPICH) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", "");
+    let fixture = Fixture::new(&cluster, "alice", "");
     for launch in [
         "mpiexec.mpich ranks",
         "mpiexec.mpich -n 4 ranks",
         &srun("pmi2"),
     ] {
-        run(&desk, "-N2 -n16", RANKS, launch);
-        assert_placed(|name| desk.read(name), launch);
+        run(&fixture, "-N2 -n16", RANKS, launch);
+        assert_placed(|name| fixture.read(name), launch);
     }
-    one_node(&desk, "mpiexec.mpich -n 4 ranks");
-    without_pmi(&desk);
-    outside(&desk);
+    one_node(&fixture, "mpiexec.mpich -n 4 ranks");
+    without_pmi(&fixture);
+    outside(&fixture);
 }
 
 /// Tasks whose connection for PMI was closed on the way: no rank becomes rank 0 of 1, and what needs none runs.
-fn without_pmi(desk: &Desk<'_>) {
+fn without_pmi(fixture: &Fixture<'_>) {
     let closed = |command: &str| {
         let then = format!("bash -c 'exec {{PMI_FD}}<&-; exec tarn enter {command}'");
         srun("pmi2").replace("tarn enter ranks", &then)
     };
     let (mpi, other) = (closed("ranks"), closed("true"));
     let launch = format!("{other} && ! {mpi} && mpiexec.mpich ranks");
-    run(desk, "-N2 -n16", RANKS, &launch);
-    assert_placed(|name| desk.read(name), &launch);
+    run(fixture, "-N2 -n16", RANKS, &launch);
+    assert_placed(|name| fixture.read(name), &launch);
 }
 
 /// In an allocation of two nodes, a step of one has its ranks there.
-fn one_node(desk: &Desk<'_>, launch: &str) {
-    run(desk, "-N2 -n16", ALONE, launch);
-    assert_together(desk, launch);
+fn one_node(fixture: &Fixture<'_>, launch: &str) {
+    run(fixture, "-N2 -n16", ALONE, launch);
+    assert_together(fixture, launch);
 }
 
-fn assert_together(desk: &Desk<'_>, launch: &str) {
-    let of = |rank: u32| desk.read(&format!("out/p{rank}/done"));
+fn assert_together(fixture: &Fixture<'_>, launch: &str) {
+    let of = |rank: u32| fixture.read(&format!("out/p{rank}/done"));
     let ranks: Vec<String> = (0..4).map(of).collect();
     assert!(
         ranks.iter().all(|rank| *rank == ranks[0]),
@@ -204,7 +204,7 @@ fn assert_together(desk: &Desk<'_>, launch: &str) {
 }
 
 /// What Slurm starts outside of the step's view finds no folder there, cannot write into one, and cannot make one.
-fn outside(desk: &Desk<'_>) {
+fn outside(fixture: &Fixture<'_>) {
     let bare = "srun --overlap --mem=0 --cpu-bind=none --nodes=2 --ntasks=2 bash -c";
     for lost in [
         "echo lost > $TARN_case/p0/lost",
@@ -213,12 +213,15 @@ fn outside(desk: &Desk<'_>) {
         "cat $TARN_case/p0/n",
     ] {
         let launch = format!("! {bare} '{lost}' && mpiexec.mpich ranks");
-        run(desk, "-N2 -n16", RANKS, &launch);
-        assert!(!desk.path("out/p0/lost").exists());
+        run(fixture, "-N2 -n16", RANKS, &launch);
+        assert!(!fixture.path("out/p0/lost").exists());
     }
     for node in 1..=2 {
         let left = "find /scm/alice -path '*/at/*' ! -perm 111";
-        let left = desk.cluster.node(node).exec("root", &["bash", "-c", left]);
+        let left = fixture
+            .cluster
+            .node(node)
+            .exec("root", &["bash", "-c", left]);
         assert_eq!(left.expect("find"), "", "on node{node}");
     }
 }
@@ -286,10 +289,10 @@ fn module(folder: &Path) -> String {
 #[test]
 fn ranks_of_the_newest_mpis_are_where_their_data_is() {
     let Some(from) = newest() else { return };
-    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", "");
+    let fixture = Fixture::new(&cluster, "alice", "");
     for (mpi, compiler) in NEWEST {
         let copy = cluster.shared().join(mpi);
         // In the cluster's own folders: a job's /tmp is its own, and others may not enter root's home.
@@ -299,11 +302,11 @@ fn ranks_of_the_newest_mpis_are_where_their_data_is() {
         assert!(compiled(&mpicc.display().to_string(), &ranks));
         let before = module(&Path::new("/shared").join(mpi));
         for launch in ["mpirun ranks", "mpirun -n 4 ranks"] {
-            run_with(&desk, "-N2 -n16", RANKS, launch, &before);
-            assert_placed(|name| desk.read(name), &format!("{mpi}: {launch}"));
+            run_with(&fixture, "-N2 -n16", RANKS, launch, &before);
+            assert_placed(|name| fixture.read(name), &format!("{mpi}: {launch}"));
         }
-        run_with(&desk, "-N2 -n16", ALONE, "mpirun -n 4 ranks", &before);
-        assert_together(&desk, mpi);
+        run_with(&fixture, "-N2 -n16", ALONE, "mpirun -n 4 ranks", &before);
+        assert_together(&fixture, mpi);
         std::fs::remove_dir_all(copy).expect("the copy");
     }
 }

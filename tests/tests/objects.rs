@@ -1,6 +1,6 @@
 //! `tarn data get --from`: an object goes from one node's store to another's by their tarnds.
 
-#[path = "../../crates/ranks/tests/common/ports.rs"]
+#[path = "../../checkpoint/ranks/tests/common/ports.rs"]
 mod ports;
 
 use std::os::unix::fs::PermissionsExt;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tarn_tests::slurm::{Cluster, said};
-use tarn_tests::{desk, tree};
+use tarn_tests::{fixture, tree};
 
 /// Cells along each edge, and time steps: a second of work.
 const SIZE: [(&str, &str); 2] = [("N      60;", "N      12;"), ("steps  10;", "steps  3;")];
@@ -17,7 +17,7 @@ fn cluster(features: &[&str]) -> Option<(Cluster, PathBuf)> {
         eprintln!("SKIPPED: no OpenFOAM here: scripts/deps.sh openfoam installs it");
         return None;
     }
-    let cluster = desk::cluster(2, &["tarn", "tarnd"], features, &[])?;
+    let cluster = fixture::cluster(2, &["tarn", "tarnd"], features, &[])?;
     let example = cluster.shared().join("example");
     let mut copy = Command::new("cp");
     copy.arg("-r")

@@ -1,7 +1,7 @@
 //! A run whose job is cancelled: what is kept on its nodes stays known and stays there, and the run goes on with it.
 
 use std::time::Duration;
-use tarn_tests::desk::{self, Desk};
+use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::slurm::{Cluster, wait_until};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -46,11 +46,11 @@ out = ["end"]
 "#;
 
 fn cluster(nodes: usize, options: &[&str]) -> Option<Cluster> {
-    desk::cluster(nodes, &["tarn", "tarnd"], &[], options)
+    fixture::cluster(nodes, &["tarn", "tarnd"], &[], options)
 }
 
-fn lines(desk: &Desk<'_>, name: &str) -> usize {
-    let text = std::fs::read_to_string(desk.path(name));
+fn lines(fixture: &Fixture<'_>, name: &str) -> usize {
+    let text = std::fs::read_to_string(fixture.path(name));
     text.unwrap_or_default().lines().count()
 }
 
@@ -69,15 +69,15 @@ fn parts(cluster: &Cluster, nodes: usize) -> Vec<String> {
 }
 
 /// Begins a run of `wf.toml` in a batch job on two nodes; its number.
-fn batch(desk: &Desk<'_>, script: &str) -> String {
-    desk.write("job.sh", &format!("#!/bin/bash\ncd ~/work\n{script}\n"));
-    let job = desk.shell("sbatch --parsable -N2 -n16 -o log job.sh");
+fn batch(fixture: &Fixture<'_>, script: &str) -> String {
+    fixture.write("job.sh", &format!("#!/bin/bash\ncd ~/work\n{script}\n"));
+    let job = fixture.shell("sbatch --parsable -N2 -n16 -o log job.sh");
     job.trim().to_owned()
 }
 
-fn wait_for(desk: &Desk<'_>, name: &str) {
-    let waited = wait_until(name, SOON, || desk.path(name).exists());
-    let log = || std::fs::read_to_string(desk.path("log"));
+fn wait_for(fixture: &Fixture<'_>, name: &str) {
+    let waited = wait_until(name, SOON, || fixture.path(name).exists());
+    let log = || std::fs::read_to_string(fixture.path("log"));
     waited.unwrap_or_else(|e| panic!("{e:#}: {:?}", log()));
 }
 
@@ -97,39 +97,39 @@ fn what_is_kept_outlives_a_cancelled_job() {
     let Some(cluster) = cluster(2, &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", FIRST);
-    desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let fixture = Fixture::new(&cluster, "alice", FIRST);
+    fixture.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     let early = parts(&cluster, 2);
-    assert_eq!((early.len(), lines(&desk, "early")), (4, 4), "{early:?}");
+    assert_eq!((early.len(), lines(&fixture, "early")), (4, 4), "{early:?}");
 
-    desk.write("wf.toml", &format!("{FIRST}{SECOND}"));
+    fixture.write("wf.toml", &format!("{FIRST}{SECOND}"));
     let run = format!("trap : TERM\ntarn run {TIER} wf.toml\necho $? > status");
-    let job = batch(&desk, &run);
-    wait_for(&desk, "began");
+    let job = batch(&fixture, &run);
+    wait_for(&fixture, "began");
     scancel(&cluster, &job);
-    let log = std::fs::read_to_string(desk.path("log")).unwrap_or_default();
+    let log = std::fs::read_to_string(fixture.path("log")).unwrap_or_default();
     let left = parts(&cluster, 2);
     // Whether the signal came to tarn first or to its nodes: nothing has failed.
     let cancelled = |log: &str| log.contains("was interrupted") && !log.contains("kept-2 failed");
     assert!(cancelled(&log), "{log}");
-    let status = std::fs::read_to_string(desk.path("status"));
+    let status = std::fs::read_to_string(fixture.path("status"));
     assert_eq!(status.unwrap_or_default(), "143\n", "{log}");
     assert!(early.iter().all(|p| left.contains(p)), "{left:?}\n{log}");
     assert!(left.len() >= 6, "the second run's own: {left:?}\n{log}");
 
     // It is known, and nobody removes it.
-    let listed = desk.shell("tarn data ls");
+    let listed = fixture.shell("tarn data ls");
     for name in ["early", "late", "passing"] {
         assert!(listed.contains(name), "{name}: {listed}\n{log}");
     }
-    let orphans = desk.run("-N2 -n16", "tarn data rm --orphans");
+    let orphans = fixture.run("-N2 -n16", "tarn data rm --orphans");
     assert!(orphans.contains("kept: 0 replicas removed"), "{orphans}");
     assert_eq!(parts(&cluster, 2), left);
 
     // So it is where the signal comes to the nodes only, as with salloc on the login node.
-    std::fs::remove_file(desk.path("began")).expect("it began");
-    let resumed = desk.start("-N2 -n16", "tarn resume");
-    wait_for(&desk, "began");
+    std::fs::remove_file(fixture.path("began")).expect("it began");
+    let resumed = fixture.start("-N2 -n16", "tarn resume");
+    wait_for(&fixture, "began");
     let job = cluster.exec("alice", &["squeue", "-h", "-o", "%i"]);
     scancel(&cluster, job.expect("squeue").trim());
     let (status, said) = resumed.end();
@@ -139,35 +139,35 @@ fn what_is_kept_outlives_a_cancelled_job() {
     assert_eq!(parts(&cluster, 2), left);
 
     // Nothing is made again when the run goes on.
-    desk.write("go", "");
-    let said = desk.run("-N2 -n16", "tarn resume");
+    fixture.write("go", "");
+    let said = fixture.run("-N2 -n16", "tarn resume");
     assert_eq!(
-        (lines(&desk, "early"), lines(&desk, "late")),
+        (lines(&fixture, "early"), lines(&fixture, "late")),
         (4, 1),
         "{said}"
     );
-    let size = desk.read("out/size");
+    let size = fixture.read("out/size");
     assert_eq!(size.trim(), (5 * (1 << 20) + 2).to_string());
     let kept = parts(&cluster, 2);
     assert!(early.iter().all(|p| kept.contains(p)), "{kept:?}");
     assert!(kept.len() < left.len(), "what is not kept goes: {kept:?}");
-    let listed = desk.shell("tarn data ls");
+    let listed = fixture.shell("tarn data ls");
     assert!(
         listed.contains("early") && !listed.contains("passing"),
         "{listed}"
     );
 
     // Let go of where nobody can look, it is removed where somebody can.
-    let removed = desk.shell("tarn data rm early");
+    let removed = fixture.shell("tarn data rm early");
     assert!(
         removed.contains("are stored on node1") && !removed.contains("took no space"),
         "{removed}"
     );
-    let orphans = desk.run("-N2 -n16", "tarn data rm --orphans");
+    let orphans = fixture.run("-N2 -n16", "tarn data rm --orphans");
     let late = parts(&cluster, 2);
     assert!(late.iter().all(|p| !early.contains(p)), "{orphans}");
     assert!(!late.is_empty(), "{orphans}");
-    let listed = desk.shell("tarn data ls");
+    let listed = fixture.shell("tarn data ls");
     assert!(!listed.contains("early"), "{listed}");
 }
 
@@ -179,32 +179,32 @@ fn what_a_cancelled_job_left_is_removed_whatever_came_later() {
     };
     let passing = FIRST.replace("keep = \"forever\"", "");
     let second = SECOND.replace("keep = \"forever\"", "");
-    let desk = Desk::new(&cluster, "alice", &format!("{passing}{second}"));
-    let job = batch(&desk, &format!("tarn run {TIER} wf.toml"));
-    wait_for(&desk, "began");
+    let fixture = Fixture::new(&cluster, "alice", &format!("{passing}{second}"));
+    let job = batch(&fixture, &format!("tarn run {TIER} wf.toml"));
+    wait_for(&fixture, "began");
     scancel(&cluster, &job);
     let left = parts(&cluster, 2);
     assert!(left.len() >= 6, "{left:?}");
-    let orphans = desk.run("-N2 -n16", "tarn data rm --orphans");
+    let orphans = fixture.run("-N2 -n16", "tarn data rm --orphans");
     assert!(
         orphans.contains("0 replicas removed") && orphans.contains("stay for `tarn resume`"),
         "{orphans}"
     );
     assert_eq!(parts(&cluster, 2), left);
 
-    desk.write("go", "");
-    desk.run("-N2 -n16", "tarn run --tier other=/scm/other:32MiB wf.toml");
+    fixture.write("go", "");
+    fixture.run("-N2 -n16", "tarn run --tier other=/scm/other:32MiB wf.toml");
     assert_eq!(parts(&cluster, 2), left, "it did not look there");
     for node in 1..=2 {
         let fill = "dd if=/dev/zero of=/scm/full bs=1M status=none; true";
         let filled = cluster.node(node).exec("root", &["bash", "-c", fill]);
         filled.unwrap_or_else(|e| panic!("{e:#}"));
     }
-    let orphans = desk.run("-N1 -w node1", "tarn data rm --orphans");
+    let orphans = fixture.run("-N1 -w node1", "tarn data rm --orphans");
     assert!(orphans.contains("runs were on node2 too"), "{orphans}");
-    let orphans = desk.run("-N2 -n16", "tarn data rm --orphans");
+    let orphans = fixture.run("-N2 -n16", "tarn data rm --orphans");
     assert_eq!(parts(&cluster, 2), [""; 0], "{orphans}");
-    let listed = desk.shell("tarn data ls");
+    let listed = fixture.shell("tarn data ls");
     assert!(!listed.contains("/scm"), "{listed}");
 }
 
@@ -215,13 +215,13 @@ fn a_job_without_one_of_its_nodes_goes_on() {
     let Some(cluster) = cluster(3, &["--container", "none"]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", &format!("{FIRST}{SECOND}"));
-    desk.write(
+    let fixture = Fixture::new(&cluster, "alice", &format!("{FIRST}{SECOND}"));
+    fixture.write(
         "job.sh",
         &format!("#!/bin/bash\ntarn run {TIER} wf.toml\necho over > over\nuntil [ -e go ]; do sleep 0.1; done\ntarn resume && exec tarn data rm --orphans\n"),
     );
-    let job = desk.start("-N3 -n24 --no-kill", "./job.sh");
-    wait_for(&desk, "began");
+    let job = fixture.start("-N3 -n24 --no-kill", "./job.sh");
+    wait_for(&fixture, "began");
     cluster
         .node(3)
         .power_cut()
@@ -231,12 +231,12 @@ fn a_job_without_one_of_its_nodes_goes_on() {
         states.is_ok_and(|s| s.contains("node3 down"))
     };
     wait_until("node3 down", SOON, down).unwrap_or_else(|e| panic!("{e:#}"));
-    let cancelled = desk.shell("tarn cancel");
+    let cancelled = fixture.shell("tarn cancel");
     assert!(cancelled.contains("has stopped"), "{cancelled}");
-    wait_for(&desk, "over");
-    desk.write("go", "");
+    wait_for(&fixture, "over");
+    fixture.write("go", "");
     let (status, said) = job.end();
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("node3 of job 1 is left out"), "{said}");
-    assert!(desk.path("out/size").exists(), "{said}");
+    assert!(fixture.path("out/size").exists(), "{said}");
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::time::Duration;
-use tarn_tests::desk::{self, Desk};
+use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::slurm::{Cluster, Node, said, wait_until};
 use tarn_tests::tree;
 
@@ -22,7 +22,7 @@ fn cluster(nodes: usize, programs_too: &[&str]) -> Option<Cluster> {
             return None;
         }
     }
-    let cluster = desk::cluster(nodes, &["tarn", "tarnd"], &["fuse"], &[])?;
+    let cluster = fixture::cluster(nodes, &["tarn", "tarnd"], &["fuse"], &[])?;
     let mut build = Command::new(tree::root().join("scripts/brick.sh"));
     said(build.arg(cluster.shared().join("bin"))).unwrap_or_else(|e| panic!("{e:#}"));
     Some(cluster)
@@ -109,8 +109,8 @@ fn ranks_on_two_nodes_write_one_file() {
     let Some(cluster) = cluster(2, &["mpicc.openmpi", "setfattr"]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", WAVES);
-    desk.write("in/seed", "a seed\n");
+    let fixture = Fixture::new(&cluster, "alice", WAVES);
+    fixture.write("in/seed", "a seed\n");
     let mut build = Command::new("mpicc.openmpi");
     build
         .args(["-O2", "-o"])
@@ -118,8 +118,8 @@ fn ranks_on_two_nodes_write_one_file() {
     build.arg(tree::root().join("tests/tests/shared/mpiio.c"));
     said(&mut build).unwrap_or_else(|e| panic!("{e:#}"));
     let show = format!("sh -c '{RUN} || {{ tail -n 40 .tarn/runs/*/steps/*.log; exit 1; }}'");
-    let told = desk.run("-N2 -n4", &show);
-    let ranks = desk.read("out/ranks");
+    let told = fixture.run("-N2 -n4", &show);
+    let ranks = fixture.read("out/ranks");
     let info = said(Command::new("ompi_info").arg("--parsable"));
     let info = info.unwrap_or_else(|e| panic!("{e:#}"));
     let mut interfaces = 2;
@@ -137,20 +137,24 @@ fn ranks_on_two_nodes_write_one_file() {
     }
     // Four ranks, sixteen blocks of 64 KiB each.
     assert_eq!(
-        desk.read("out/size").trim(),
+        fixture.read("out/size").trim(),
         (4 * 16 * (64 << 10)).to_string()
     );
     assert_eq!(
-        desk.read("out/text"),
+        fixture.read("out/text"),
         "4\nmore\n6\nchanged\n1\n2\n3\ndeep\n"
     );
-    let numbers = desk.read("out/numbers");
+    let numbers = fixture.read("out/numbers");
     assert!(
         numbers.contains("user.mine=\"yes\"") && numbers.ends_with("640\n"),
         "{numbers}"
     );
-    assert_eq!(desk.read("out/own").trim(), "0", "attributes of GlusterFS");
-    let names = desk.read("out/names");
+    assert_eq!(
+        fixture.read("out/own").trim(),
+        "0",
+        "attributes of GlusterFS"
+    );
+    let names = fixture.read("out/names");
     for name in [
         "./copy/deep/er/numbers",
         "./copy/empty",
@@ -165,7 +169,7 @@ fn ranks_on_two_nodes_write_one_file() {
     }
     nothing_left(&cluster, &[1, 2]);
     // Nothing has changed, nothing runs.
-    let again = desk.run("-N2 -n4", RUN);
+    let again = fixture.run("-N2 -n4", RUN);
     assert!(!again.contains("solve started"), "{told}\n{again}");
 }
 
@@ -188,15 +192,15 @@ fn bad_days() {
     let Some(cluster) = cluster(2, &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", WAITS);
-    let waits = || desk.path("waits").exists();
+    let fixture = Fixture::new(&cluster, "alice", WAITS);
+    let waits = || fixture.path("waits").exists();
     let under_way = || {
-        let run = desk.start("-N2", RUN);
+        let run = fixture.start("-N2", RUN);
         wait_until("the step", SOON, waits).unwrap_or_else(|e| panic!("{e:#}"));
         run
     };
     let again = || {
-        let _ = desk.shell("rm -rf tried waits out");
+        let _ = fixture.shell("rm -rf tried waits out");
     };
 
     // A stranger has the port, but not the password.
@@ -239,19 +243,19 @@ fn bad_days() {
         "{told}"
     );
     assert!(told.contains("node2"), "{told}");
-    assert_eq!(desk.read("out/text"), "done\n");
+    assert_eq!(fixture.read("out/text"), "done\n");
     nothing_left(&cluster, &[1, 2]);
 
     // tarn is killed: all of it goes, and the next run does it again.
     again();
-    let _ = desk.shell("rm -rf .tarn/w*; sed -i s/done/once/ wf.toml");
+    let _ = fixture.shell("rm -rf .tarn/w*; sed -i s/done/once/ wf.toml");
     let run = under_way();
     let tarn = "kill -9 $(pgrep -u alice -x tarn | head -n 1)";
     let _ = cluster.exec("root", &["bash", "-c", tarn]);
     let _ = run.end();
-    let (status, told) = desk::ended(desk.allocated("-N2", "tarn resume"));
+    let (status, told) = fixture::ended(fixture.allocated("-N2", "tarn resume"));
     assert_eq!(status, Some(0), "{told}");
-    assert_eq!(desk.read("out/text"), "once\n");
+    assert_eq!(fixture.read("out/text"), "once\n");
     nothing_left(&cluster, &[1, 2]);
 }
 
@@ -261,10 +265,10 @@ fn a_node_of_the_namespace_loses_its_power() {
         return;
     };
     // A lost node uses up no retry.
-    let desk = Desk::new(&cluster, "alice", &WAITS.replace("retries = 1", ""));
-    let run = desk.start("-N3 --no-kill", RUN);
+    let fixture = Fixture::new(&cluster, "alice", &WAITS.replace("retries = 1", ""));
+    let run = fixture.start("-N3 --no-kill", RUN);
     let of_step = || {
-        let text = std::fs::read_to_string(desk.path("waits")).unwrap_or_default();
+        let text = std::fs::read_to_string(fixture.path("waits")).unwrap_or_default();
         let number = |line: &str| line.strip_prefix("node")?.parse().ok();
         text.lines().filter_map(number).collect::<Vec<usize>>()
     };
@@ -275,21 +279,21 @@ fn a_node_of_the_namespace_loses_its_power() {
     let (status, told) = run.end();
     assert_eq!(status, Some(0), "{told}");
     assert!(told.contains(&format!("node{lost} is lost (")), "{told}");
-    assert_eq!(desk.read("out/text"), "done\n");
+    assert_eq!(fixture.read("out/text"), "done\n");
     let others: Vec<usize> = (1..=3).filter(|n| *n != lost).collect();
     nothing_left(&cluster, &others);
 }
 
 #[test]
 fn a_node_that_cannot_have_it_is_named_before_anything_starts() {
-    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", WAITS);
+    let fixture = Fixture::new(&cluster, "alice", WAITS);
     // Its library has not been put beside tarn, if it has GlusterFS.
-    let (status, told) = desk::ended(desk.allocated("-N2", RUN));
+    let (status, told) = fixture::ended(fixture.allocated("-N2", RUN));
     assert_eq!(status, Some(4), "{told}");
     let named = told.contains("node1: there is no ") || told.contains("node2: there is no ");
     assert!(told.contains("no_shared") && named, "{told}");
-    assert!(!desk.path("tried").exists(), "{told}");
+    assert!(!fixture.path("tried").exists(), "{told}");
 }

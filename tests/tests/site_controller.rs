@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tarn_flow::{Script, parse_job};
 use tarn_proto::site::{Ask, Job, Owner, Said, Stage, Staging, Submitted, decode, encode};
+use tarn_spec::{Script, parse_job};
 use tarn_tests::programs;
 use tempfile::TempDir;
 

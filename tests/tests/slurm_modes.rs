@@ -1,5 +1,5 @@
 //! A job that asks for a memory mode gets a node that has it: through node_features/helpers, `tarn mode` and a reboot. Slurm and tarn are
-//! real, the node's tools are played (`crates/modes/tests/played`).
+//! real, the node's tools are played (`services/memory-modes/tests/played`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use tarn_tests::{programs, tree};
 use tempfile::TempDir;
 
 /// Slurm looks for jobs that need another feature every 30 s.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const TOOLS: [&str; 4] = ["ipmctl", "ndctl", "daxctl", "firmware"];
 
 const SLURM_CONF: &str = "\
@@ -58,7 +58,7 @@ fn cluster(etc: &TempDir) -> Option<Cluster> {
     let folder = etc.path().to_str().expect("a path");
     let cluster = Cluster::up_with(1, &["--etc", folder]).unwrap_or_else(|e| panic!("{e:#}"));
     programs::install(&cluster, &["tarn"]).unwrap_or_else(|e| panic!("{e:#}"));
-    let played = tree::root().join("crates/modes/tests/played/memory-tools");
+    let played = tree::root().join("services/memory-modes/tests/played/memory-tools");
     for tool in TOOLS {
         fs::copy(&played, cluster.shared().join("bin").join(tool)).expect("a tool");
     }
@@ -107,7 +107,7 @@ fn boot(cluster: &Cluster, node: &Node, namespaces: &str) {
     let before = started(cluster);
     std::thread::sleep(Duration::from_secs(1));
     reboot(node);
-    wait_until("the node is in mode_1lm", PATIENCE, || {
+    wait_until("the node is in mode_1lm", TIMEOUT, || {
         has_feature(cluster, "mode_1lm") && started(cluster) != before
     })
     .unwrap_or_else(|e| panic!("{e:#}"));
@@ -131,7 +131,7 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
     boot(&cluster, &node, namespaces);
 
     let job = submit(&cluster, "tarn mode show --feature; tarn mode show --json");
-    wait_until("Slurm asks for a reboot", PATIENCE, || {
+    wait_until("Slurm asks for a reboot", TIMEOUT, || {
         cluster.shared().join("modes/node1/reboot").exists()
     })
     .unwrap_or_else(|e| {
@@ -168,7 +168,7 @@ fn a_job_gets_the_memory_mode_that_it_asks_for() {
             &["squeue", "-h", "-t", "all", "-o", "%T", "-j", &job],
         )
     };
-    wait_until("the job has run", PATIENCE, || ended() == "COMPLETED").unwrap_or_else(|e| {
+    wait_until("the job has run", TIMEOUT, || ended() == "COMPLETED").unwrap_or_else(|e| {
         let node = alice(&cluster, &["scontrol", "show", "node", "node1"]);
         let log = fs::read_to_string(cluster.folder().join("log/slurmctld.log"));
         panic!(
@@ -227,7 +227,7 @@ fn a_node_with_live_data_keeps_it() {
             .split(' ')
             .any(|w| w.starts_with("State=") && w.contains("DRAIN"))
     };
-    wait_until("Slurm reboots the node or sets it aside", PATIENCE, || {
+    wait_until("Slurm reboots the node or sets it aside", TIMEOUT, || {
         asked.exists() || aside()
     })
     .unwrap_or_else(|e| panic!("{e:#}; job {job}"));
@@ -253,7 +253,7 @@ fn a_node_with_live_data_keeps_it() {
     let word = node.exec("root", &["tarn", "mode", "show", "--feature"]);
     assert_eq!(word.unwrap_or_else(|e| panic!("{e:#}")), "mode_1lm\n");
     if set_aside {
-        wait_until("the node is back", PATIENCE, || {
+        wait_until("the node is back", TIMEOUT, || {
             update("state=resume").is_ok()
         })
         .unwrap_or_else(|e| panic!("{e:#}"));

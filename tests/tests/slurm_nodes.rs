@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tarn_tests::slurm::{Cluster, wait_until};
-use tarn_tests::{desk, programs};
+use tarn_tests::{fixture, programs};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -18,7 +18,7 @@ touch /shared/home/alice/ended.$SLURMD_NODENAME
 "#;
 
 fn cluster(nodes: usize) -> Option<Cluster> {
-    desk::cluster(nodes, &[], &[], &[])
+    fixture::cluster(nodes, &[], &[], &[])
 }
 
 /// The example program of the crate, and the stand-in for tarnd, where the cluster's users find them.

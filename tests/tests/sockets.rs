@@ -1,7 +1,7 @@
 //! Processor sockets on nodes of a real Slurm, pretended (`HWLOC_SYNTHETIC`) of two real processors.
 
 use std::process::Command;
-use tarn_tests::desk;
+use tarn_tests::fixture;
 use tarn_tests::slurm::said;
 
 /// A step on each node that says where it runs, and one that reads that of both from a peer.
@@ -53,7 +53,7 @@ fn what_slurm_gave_is_divided() {
     let Some((first, second)) = two() else {
         return eprintln!("SKIPPED: it takes two processors");
     };
-    let Some(cluster) = desk::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &["tarn", "tarnd"], &[], &[]) else {
         return;
     };
     let alice = |options: &str, tarn: &str| {

@@ -38,11 +38,11 @@ const RULES: &[Rule] = &[
         RUST,
         &[
             (
-                "crates/local/src/a.rs",
+                "workflow/node/src/a.rs",
                 concat!("// SAFETY: no\nun", "safe { f() }\n"),
             ),
             (
-                "crates/sys/src/a.rs",
+                "foundation/sys/src/a.rs",
                 concat!("fn g() {\n    un", "safe { f() }\n}\n"),
             ),
         ],
@@ -51,7 +51,7 @@ const RULES: &[Rule] = &[
         style::bounds,
         RUST,
         &[(
-            "crates/x/src/a.rs",
+            "workflow/x/src/a.rs",
             "use a;\npub const MAX_NODES: usize = 7;\n",
         )],
     ),
@@ -103,7 +103,7 @@ fn the_rules_let_good_code_pass() {
         "safe { f() }\nlet d = \"$TMP/wo",
         "rk/x table.XXXXXX\";\n"
     );
-    let good = file("crates/sys/src/a.rs", text);
+    let good = file("foundation/sys/src/a.rs", text);
     for (rule, _, _) in RULES {
         assert_eq!(rule(&good), Vec::<String>::new());
     }

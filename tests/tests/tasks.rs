@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use tarn_tests::desk::{self, Desk};
+use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::programs::built;
 use tarn_tests::slurm::said;
 use tarn_tests::tree;
@@ -231,16 +231,16 @@ fn everywhere() -> String {
 #[test]
 fn programs_of_one_step_reach_each_other() {
     let programs = ["tarn", "tarnd", "libtarn.so"];
-    let Some(cluster) = desk::cluster(2, &programs, &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &programs, &[], &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", SWAP);
-    desk.write("swap.py", SWAP_PROGRAM);
-    desk.write("everywhere.sh", &everywhere());
-    let said = desk.run("-N2 -n16", "tarn run --tier scm=/scm/alice:64MiB wf.toml");
-    let got = [0, 1].map(|rank| desk.read(&format!("got/rank{rank}/from")));
+    let fixture = Fixture::new(&cluster, "alice", SWAP);
+    fixture.write("swap.py", SWAP_PROGRAM);
+    fixture.write("everywhere.sh", &everywhere());
+    let said = fixture.run("-N2 -n16", "tarn run --tier scm=/scm/alice:64MiB wf.toml");
+    let got = [0, 1].map(|rank| fixture.read(&format!("got/rank{rank}/from")));
     assert_eq!(got, ["node2", "node1"], "{said}");
-    let left = std::fs::read_dir(&desk.folder).expect("the folder");
+    let left = std::fs::read_dir(&fixture.folder).expect("the folder");
     let peers = |e: std::io::Result<std::fs::DirEntry>| {
         let name = e.expect("an entry").file_name();
         name.to_string_lossy().starts_with(".peers")
@@ -251,7 +251,7 @@ fn programs_of_one_step_reach_each_other() {
 #[test]
 fn programs_reach_dataspaces_of_other_nodes() {
     let programs = ["tarn", "tarnd", "libtarn.so"];
-    let Some(cluster) = desk::cluster(2, &programs, &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &programs, &[], &[]) else {
         return;
     };
     let make = "mkdir -p work/in && echo a > work/in/a && head -c 1000000 /dev/urandom > work/in/b && \

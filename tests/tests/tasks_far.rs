@@ -1,7 +1,7 @@
 //! Tasks between the tarnds of two nodes of a real cluster, on bad days: the link is down for a minute, and thousands wait.
 
 use std::time::{Duration, Instant};
-use tarn_tests::desk;
+use tarn_tests::fixture;
 use tarn_tests::slurm::{Cluster, said, wait_until};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -92,7 +92,7 @@ struct Pair(Cluster);
 
 impl Pair {
     fn up() -> Option<Self> {
-        let cluster = desk::cluster(2, &["tarnd", "libtarn.so"], &[], &[])?;
+        let cluster = fixture::cluster(2, &["tarnd", "libtarn.so"], &[], &[])?;
         let make = "umask 077 && head -c 20000000 /dev/urandom > data && printf 'key = \"%s\"\\n\
                     [nodes.node1]\\naddress = \"node1:7411\"\\n[nodes.node2]\\naddress = \"node2:7411\"\\n' \
                     $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n') > peers.toml";
@@ -137,9 +137,9 @@ impl Pair {
     }
 
     /// Until the program has said this.
-    fn wait(&self, word: &str, patience: Duration) {
+    fn wait(&self, word: &str, timeout: Duration) {
         let stopped = || self.read("drive.log").contains("Error");
-        let waited = wait_until(word, patience, || self.said(word) || stopped());
+        let waited = wait_until(word, timeout, || self.said(word) || stopped());
         let waited = waited.map_err(|e| format!("{e:#}"));
         assert!(
             waited.is_ok() && self.said(word),

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tarn_tests::desk::{self, Desk};
+use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::slurm::{Cluster, wait_until};
 use tarn_tests::{programs, tree};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const STEPS: u64 = 150;
 
 fn is_here() -> bool {
@@ -23,15 +23,16 @@ fn is_here() -> bool {
 }
 
 /// The example in a user's folder, with the package beside it.
-fn lay_out(desk: &Desk) {
+fn lay_out(fixture: &Fixture) {
     let copy = |from: PathBuf, to: &str| {
-        std::fs::copy(&from, desk.path(to)).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+        std::fs::copy(&from, fixture.path(to))
+            .unwrap_or_else(|e| panic!("{}: {e}", from.display()));
     };
     for name in ["train.py", "train.sbatch"] {
         copy(tree::root().join("examples/training").join(name), name);
     }
     programs::built("libtarn_python.so").unwrap_or_else(|e| panic!("{e:#}"));
-    programs::python(&desk.path("")).unwrap_or_else(|e| panic!("{e:#}"));
+    programs::python(&fixture.path("")).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 fn train(tier: &str, more: &str) -> String {
@@ -54,7 +55,7 @@ fn replace(cluster: &Cluster, node: usize) {
         let said = cluster.exec("alice", &["sinfo", "-h", "-o", "%t %D"]);
         said.is_ok_and(|said| said.trim() == "idle 2")
     };
-    wait_until("both nodes idle", PATIENCE, idle).unwrap_or_else(|e| panic!("{e:#}"));
+    wait_until("both nodes idle", TIMEOUT, idle).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 #[test]
@@ -62,34 +63,34 @@ fn training_goes_on_from_a_buddys_memory_when_a_node_is_lost() {
     if !is_here() {
         return;
     }
-    let Some(cluster) = desk::cluster(2, &[], &[], &[]) else {
+    let Some(cluster) = fixture::cluster(2, &[], &[], &[]) else {
         return;
     };
-    let desk = Desk::new(&cluster, "alice", "");
-    lay_out(&desk);
-    let whole = desk.run("-N2", &train("whole", ""));
+    let fixture = Fixture::new(&cluster, "alice", "");
+    lay_out(&fixture);
+    let whole = fixture.run("-N2", &train("whole", ""));
     let expected = told(&whole, "done", "loss").unwrap_or_else(|| panic!("{whole}"));
     assert!(whole.contains("from None, step 0,"), "{whole}");
 
-    let log = desk.path("log");
+    let log = fixture.path("log");
     let said = || std::fs::read_to_string(&log).unwrap_or_default();
     let command = format!("bash -c '{} > log 2>&1'", train("tier", ""));
-    let running = desk.start("-N2 --no-kill", &command);
+    let running = fixture.start("-N2 --no-kill", &command);
     let safe = || told(&said(), "step", "safe").and_then(|n| n.parse::<u64>().ok());
     let far = || safe().is_some_and(|n| n >= 20);
-    wait_until("twenty steps", PATIENCE, far).unwrap_or_else(|e| panic!("{e:#}\n{}", said()));
+    wait_until("twenty steps", TIMEOUT, far).unwrap_or_else(|e| panic!("{e:#}\n{}", said()));
     // The second rank's node, with its processes, its memory, and the tier in it.
     let cut = cluster.node(2).power_cut();
     cut.unwrap_or_else(|e| panic!("{e:#}"));
     // Slurm would notice by itself, later.
-    desk.shell("scancel -u alice");
+    fixture.shell("scancel -u alice");
     let (status, text) = running.end();
     assert_ne!(status, Some(0), "{text}\n{}", said());
     let before = safe().expect("it has said so");
     assert!(before < STEPS, "it was faster: {}", said());
     replace(&cluster, 2);
 
-    let again = desk.run("-N2", &train("tier", ""));
+    let again = fixture.run("-N2", &train("tier", ""));
     let step = told(&again, "from", "step").and_then(|n| n.parse::<u64>().ok());
     assert!(
         step.is_some_and(|n| n >= before && n < STEPS),

@@ -429,7 +429,7 @@ impl Given {
             same_node: self.same_node,
             mprotect: self.mprotect,
             encrypt: self.encrypt,
-            patience: self.timeout.map_or(Ok(default.patience), seconds)?,
+            timeout: self.timeout.map_or(Ok(default.timeout), seconds)?,
             helper: self.helper,
             processors: self.processors,
             external: self.external,

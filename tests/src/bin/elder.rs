@@ -3,8 +3,8 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use tarn_control::{Handler, News, Patience, RunKeys, Server, Talk};
 use tarn_proto::node::{Answer, Call, Start, Started, VERSION, decode, encode};
+use tarn_sessions::{Handler, News, RunKeys, Server, Talk, Timeouts};
 
 /// What it speaks.
 const OLD: u32 = VERSION - 1;
@@ -47,7 +47,7 @@ fn main() -> anyhow::Result<()> {
         control: control.local_addr()?.port(),
         data: data.local_addr()?.port(),
     };
-    let _server = Server::start(control, &keys, Patience::default(), Arc::new(Elder))?;
+    let _server = Server::start(control, &keys, Timeouts::default(), Arc::new(Elder))?;
     println!("{}", serde_json::to_string(&started)?);
     // As tarnd does, it ends with its input.
     while std::io::stdin().read_line(&mut line)? > 0 {}

@@ -1,6 +1,6 @@
 //! Links that carry nothing: between two nodes that tarn still reaches, and of a node in the middle of a transfer.
 
-use crate::{Desk, LATER, TIER, began, cluster, wait_for_begin};
+use crate::{Fixture, LATER, TIER, began, cluster, wait_for_begin};
 use std::time::{Duration, Instant};
 use tarn_tests::slurm::{Cluster, wait_until};
 
@@ -38,20 +38,20 @@ fn on(cluster: &Cluster, node: usize, script: &str) -> String {
 #[test]
 fn nodes_that_cannot_reach_each_other_read_outside() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", READ_TWICE);
-    desk.write("in/f", "both\n");
-    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
-    wait_for_begin(&desk, 1);
+    let fixture = Fixture::new(&cluster, "alice", READ_TWICE);
+    fixture.write("in/f", "both\n");
+    let running = fixture.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    wait_for_begin(&fixture, 1);
     for (node, other) in [(1, "node2"), (2, "node1")] {
         let script =
             format!("ip route add prohibit $(getent ahostsv4 {other} | head -1 | cut -d ' ' -f 1)");
         on(&cluster, node, &script);
     }
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(desk.read("out/text"), "both\n");
-    let log = desk.read(".tarn/runs/twice-1/events.log");
+    assert_eq!(fixture.read("out/text"), "both\n");
+    let log = fixture.read(".tarn/runs/twice-1/events.log");
     let failed = log.matches("\"event\":\"transfer-failed\"").count();
     assert_eq!(failed, 1, "the peer was asked once: {log}");
 }
@@ -79,11 +79,11 @@ in = ["x:broadcast"]
 #[test]
 fn a_rate_between_nodes_is_kept() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", GIVEN);
+    let fixture = Fixture::new(&cluster, "alice", GIVEN);
     let command = format!("tarn run {TIER} --peer-rate 1MB/s wf.toml");
-    let said = desk.run("-N2 -n16", &command);
+    let said = fixture.run("-N2 -n16", &command);
     assert!(said.contains("at most 1 MB/s"), "{said}");
-    let log = desk.read(".tarn/runs/given-1/events.log");
+    let log = fixture.read(".tarn/runs/given-1/events.log");
     // Each line has a checksum and a record, but for the first, which names the format.
     let records = log
         .lines()
@@ -106,7 +106,7 @@ fn a_rate_between_nodes_is_kept() {
     let (peer, out) = (took("peer"), took("external-out"));
     assert!(peer > 7.6 && out < 7.0, "{peer} s, {out} s");
     // On one machine it is said to be of no use.
-    let local = desk.shell("tarn nodes --local --peer-rate 4MB/s");
+    let local = fixture.shell("tarn nodes --local --peer-rate 4MB/s");
     assert!(local.contains("no effect on one machine"), "{local}");
 }
 
@@ -156,13 +156,13 @@ fn a_link_is_cut_in_the_middle_of_a_transfer() {
     let patient = "sed -i 's/^SlurmdTimeout=.*/SlurmdTimeout=300/' /etc/slurm/slurm.conf";
     on(&cluster, 1, patient);
     cluster.restart_ctld().unwrap_or_else(|e| panic!("{e:#}"));
-    let desk = Desk::new(&cluster, "alice", MADE);
-    let running = desk.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
-    let sender = wait_for_begin(&desk, 1);
+    let fixture = Fixture::new(&cluster, "alice", MADE);
+    let running = fixture.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
+    let sender = wait_for_begin(&fixture, 1);
     let node = cluster.node(sender);
     node.shape_link(Some(20))
         .unwrap_or_else(|e| panic!("{e:#}"));
-    desk.write("go", "");
+    fixture.write("go", "");
     // Some of it has arrived somewhere, and not all.
     let others = (1..=3).filter(|n| *n != sender);
     let arrived = |n: usize| -> u64 {
@@ -177,23 +177,23 @@ fn a_link_is_cut_in_the_middle_of_a_transfer() {
     node.cut_link().unwrap_or_else(|e| panic!("{e:#}"));
     let cut = Instant::now();
     // It is made again, and goes from there.
-    let second = wait_for_begin(&desk, 2);
+    let second = wait_for_begin(&fixture, 2);
     assert_ne!(second, sender);
-    let done = wait_until("the two others", LATER, || desk.path("out/sum").exists());
+    let done = wait_until("the two others", LATER, || fixture.path("out/sum").exists());
     done.unwrap_or_else(|e| panic!("{e:#}"));
     let minute = Duration::from_secs(60).saturating_sub(cut.elapsed());
     std::thread::sleep(minute);
     node.heal_link().unwrap_or_else(|e| panic!("{e:#}"));
     node.shape_link(None).unwrap_or_else(|e| panic!("{e:#}"));
-    let log = || desk.read(".tarn/runs/made-1/events.log");
+    let log = || fixture.read(".tarn/runs/made-1/events.log");
     let back = wait_until("the node", LATER, || log().contains("node-back"));
     back.unwrap_or_else(|e| panic!("{e:#}\n{}", log()));
-    desk.write("back", "");
+    fixture.write("back", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(desk.read("out/sum"), desk.read("sum"));
-    assert_eq!(desk.read("end/sum"), desk.read("sum"));
-    assert_eq!(began(&desk).len(), 2);
+    assert_eq!(fixture.read("out/sum"), fixture.read("sum"));
+    assert_eq!(fixture.read("end/sum"), fixture.read("sum"));
+    assert_eq!(began(&fixture).len(), 2);
     let log = log();
     for event in ["node-lost", "node-back", "transfer-failed"] {
         assert!(log.contains(event), "{event}: {log}");

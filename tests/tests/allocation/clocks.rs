@@ -33,23 +33,23 @@ fn clocks_that_differ_by_two_years_change_nothing() {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(bin.join("tarnd"), open).expect("its mode");
 
-    let (desk, wanted) = spread(&cluster, "alice");
-    let run = || desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let (fixture, wanted) = spread(&cluster, "alice");
+    let run = || fixture.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     let first = run();
-    assert_eq!(desk.read("out/text"), wanted, "{first}");
+    assert_eq!(fixture.read("out/text"), wanted, "{first}");
     let year = |node: &str| -> i32 {
         let home = cluster.shared().join("home/alice");
         let text = std::fs::read_to_string(home.join(format!("year-{node}")));
         text.expect("a year").trim().parse().expect("a number")
     };
     assert_eq!(year("node1") - year("node2"), 2);
-    assert_eq!(desk.read("out/nodes"), "node1\nnode2\n", "both worked");
+    assert_eq!(fixture.read("out/nodes"), "node1\nnode2\n", "both worked");
     // What has not changed is not run again; when one entry has, every step that reads the dataset is.
     let again = run();
     assert!(again.contains("0 run, 13 unchanged"), "{again}");
-    desk.write("in/f15", "changed\n");
+    fixture.write("in/f15", "changed\n");
     let changed = run();
     assert!(changed.contains("13 run"), "{changed}");
     let wanted = wanted.replace("PIECE 15 OF ALICE\n", "CHANGED\n");
-    assert_eq!(desk.read("out/text"), wanted);
+    assert_eq!(fixture.read("out/text"), wanted);
 }

@@ -1,12 +1,12 @@
 //! Partitions that are spread over the nodes of a step in an allocation: one from each node, by one name.
 
 use super::pieces::shim;
-use super::{Desk, LATER, SOON, TIER, left_on};
-use tarn_tests::desk;
+use super::{Fixture, LATER, SOON, TIER, left_on};
+use tarn_tests::fixture;
 use tarn_tests::slurm::{Cluster, said, wait_until};
 
 fn cluster(nodes: usize) -> Option<Cluster> {
-    desk::cluster(nodes, &["tarn", "tarnd", "examples/dealt"], &[], &[])
+    fixture::cluster(nodes, &["tarn", "tarnd", "examples/dealt"], &[], &[])
 }
 
 /// Each node writes to all blocks, and reads what the other one has written; a later step finds it.
@@ -69,13 +69,13 @@ fn words(first: &str, second: &str) -> String {
 }
 
 fn writes_and_reads(cluster: &Cluster, options: &str) {
-    let desk = Desk::new(cluster, "alice", WORDS);
-    desk.shell("rm -rf .tarn");
-    let told = desk.run("-N2 -n16", &format!("tarn run {TIER} {options} wf.toml"));
-    let log = desk.read(".tarn/runs/dealt-1/steps/write-0.1.log");
+    let fixture = Fixture::new(cluster, "alice", WORDS);
+    fixture.shell("rm -rf .tarn");
+    let told = fixture.run("-N2 -n16", &format!("tarn run {TIER} {options} wf.toml"));
+    let log = fixture.read(".tarn/runs/dealt-1/steps/write-0.1.log");
     let either = [words("node1", "node2"), words("node2", "node1")];
     assert!(either.contains(&log), "{told}\n{log}");
-    let log = desk.read(".tarn/runs/dealt-1/steps/read-0.1.log");
+    let log = fixture.read(".tarn/runs/dealt-1/steps/read-0.1.log");
     assert_eq!(log, "node2-65536 of 1048576\nwas 2\n");
     for node in 1..=2 {
         assert_eq!(left_on(cluster, node), "", "on node{node}");
@@ -115,8 +115,8 @@ dealt write @step/field 65536 done && dealt read @step/field 65536 > $TARN_end/t
 "#;
 
 /// The nodes of an attempt, first and second, once it watches.
-fn begins(desk: &Desk<'_>, attempt: usize) -> [usize; 2] {
-    let lines = |name: &str| std::fs::read_to_string(desk.path(name)).unwrap_or_default();
+fn begins(fixture: &Fixture<'_>, attempt: usize) -> [usize; 2] {
+    let lines = |name: &str| std::fs::read_to_string(fixture.path(name)).unwrap_or_default();
     let watching = || lines("watched").matches("watching").count() >= attempt;
     let waited = wait_until("the step watches", LATER, watching);
     waited.unwrap_or_else(|e| panic!("{e:#}: {}", lines("watched")));
@@ -161,22 +161,22 @@ fn strangers_are_refused(cluster: &Cluster, node: usize) {
 #[test]
 fn a_node_with_a_piece_is_lost_and_the_step_runs_elsewhere() {
     let Some(cluster) = cluster(3) else { return };
-    let desk = Desk::new(&cluster, "alice", WATCHED);
-    let running = desk.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
-    let [first, second] = begins(&desk, 1);
+    let fixture = Fixture::new(&cluster, "alice", WATCHED);
+    let running = fixture.start("-N3 -n24 --no-kill", &format!("tarn run {TIER} wf.toml"));
+    let [first, second] = begins(&fixture, 1);
     strangers_are_refused(&cluster, first);
     let kill = ["pkill", "-KILL", "-x", "tarnd"];
     let killed = cluster.node(second).exec("root", &kill);
     killed.unwrap_or_else(|e| panic!("{e:#}"));
-    let again = begins(&desk, 2);
+    let again = begins(&fixture, 2);
     assert!(!again.contains(&second), "{again:?}");
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(desk.read("out/text"), "done of 8388608\n", "{text}");
+    assert_eq!(fixture.read("out/text"), "done of 8388608\n", "{text}");
     let lost = format!("node{second} is lost (");
     assert!(text.contains(&lost), "{text}");
-    let why = desk.run("-N1", "tarn why watch");
+    let why = fixture.run("-N1", "tarn why watch");
     assert!(
         why.contains(&format!("node `node{second}` was lost")),
         "{why}"
@@ -184,8 +184,8 @@ fn a_node_with_a_piece_is_lost_and_the_step_runs_elsewhere() {
     for node in again {
         assert_eq!(left_on(&cluster, node), "", "on node{node}");
     }
-    desk.shell("rm -rf out");
-    desk.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
+    fixture.shell("rm -rf out");
+    fixture.run("-N3 -n24", &format!("tarn run {TIER} wf.toml"));
     for node in 1..=3 {
         assert_eq!(left_on(&cluster, node), "", "on node{node}");
     }
@@ -195,16 +195,16 @@ fn a_node_with_a_piece_is_lost_and_the_step_runs_elsewhere() {
 #[test]
 fn tarn_is_killed_and_its_pieces_are_made_anew() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", WATCHED);
+    let fixture = Fixture::new(&cluster, "alice", WATCHED);
     let script = format!(
         "#!/bin/bash\ntarn run {TIER} wf.toml\necho $? > status\nuntil [ -e again ]; do sleep 0.1; done\nexec tarn resume\n"
     );
-    desk.write("job.sh", &script);
-    let running = desk.start("-N2 -n16", "./job.sh");
-    begins(&desk, 1);
+    fixture.write("job.sh", &script);
+    let running = fixture.start("-N2 -n16", "./job.sh");
+    begins(&fixture, 1);
     let before = [pieces_on(&cluster, 1), pieces_on(&cluster, 2)];
     said(&mut cluster.command("root", &["pkill", "-KILL", "-x", "tarn"])).expect("pkill");
-    let ended = || desk.path("status").exists();
+    let ended = || fixture.path("status").exists();
     let waited = wait_until("its end", SOON, ended);
     waited.unwrap_or_else(|e| panic!("{e:#}"));
     let alive = || {
@@ -217,17 +217,17 @@ fn tarn_is_killed_and_its_pieces_are_made_anew() {
     };
     let waited = wait_until("the program's end", SOON, || !alive());
     waited.unwrap_or_else(|e| panic!("{e:#}"));
-    desk.write("again", "");
-    begins(&desk, 2);
+    fixture.write("again", "");
+    begins(&fixture, 2);
     for (node, before) in (1..=2).zip(&before) {
         let now = pieces_on(&cluster, node);
         assert!(before.len() == 2 && now.len() == 2, "{before:?} {now:?}");
         assert!(now.iter().all(|path| !before.contains(path)), "{now:?}");
     }
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(desk.read("out/text"), "done of 8388608\n");
+    assert_eq!(fixture.read("out/text"), "done of 8388608\n");
     for node in 1..=2 {
         assert_eq!(left_on(&cluster, node), "", "on node{node}");
     }

@@ -4,7 +4,7 @@ use super::{LATER, cluster};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use tarn_tests::desk::Desk;
+use tarn_tests::fixture::Fixture;
 use tarn_tests::slurm::{Cluster, wait_until};
 
 /// It counts, alone, with connections and shared memory, until there is a file `go`.
@@ -36,8 +36,8 @@ fn criu() -> Option<PathBuf> {
 }
 
 /// What an attempt has printed: numbers.
-fn printed(desk: &Desk<'_>, attempt: u32) -> Vec<u64> {
-    let log = desk.path(&format!(".tarn/runs/counts-1/steps/count-0.{attempt}.log"));
+fn printed(fixture: &Fixture<'_>, attempt: u32) -> Vec<u64> {
+    let log = fixture.path(&format!(".tarn/runs/counts-1/steps/count-0.{attempt}.log"));
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.lines().filter_map(|l| l.parse().ok()).collect()
 }
@@ -54,18 +54,18 @@ fn images(cluster: &Cluster, node: usize) -> Vec<PathBuf> {
 fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
     let Some(criu) = criu() else { return };
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", COUNTS);
-    desk.write(
+    let fixture = Fixture::new(&cluster, "alice", COUNTS);
+    fixture.write(
         "count.py",
-        include_str!("../../../crates/cli/tests/count.py"),
+        include_str!("../../../apps/tarn/tests/count.py"),
     );
     let command = format!(
         "env TARN_CRIU={} tarn run --tier scm=/scm/alice:300MiB wf.toml",
         criu.display()
     );
-    let running = desk.start("-N2 -n16 --no-kill", &command);
+    let running = fixture.start("-N2 -n16 --no-kill", &command);
     // In the middle of its work; it waits at the end of it.
-    let counts = || printed(&desk, 1).len() > 3 && copied(&desk) > 1;
+    let counts = || printed(&fixture, 1).len() > 3 && copied(&fixture) > 1;
     let waited = wait_until("a copy of an image", LATER, counts);
     waited.unwrap_or_else(|e| panic!("{e:#}"));
     let step = ["pgrep", "-f", "count.py 60"];
@@ -84,20 +84,20 @@ fn loses_its_node(how: impl Fn(&Cluster, usize), harm: Option<&str>) {
     if harms.is_none() {
         how(&cluster, home);
     }
-    let waited = wait_until("it goes on", LATER, || !printed(&desk, 2).is_empty());
+    let waited = wait_until("it goes on", LATER, || !printed(&fixture, 2).is_empty());
     waited.unwrap_or_else(|e| panic!("{e:#}"));
     if let Some(mut harms) = harms {
         harms.kill().expect("the end of the harm");
         harms.wait().expect("its end");
         how(&cluster, home);
     }
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
     let numbers: String = (0..STEPS).map(|n| format!("{n} {}\n", n * n)).collect();
-    assert_eq!(desk.read("result/numbers"), numbers);
-    assert_eq!(desk.read("result/begun"), "begun\n");
-    let first = printed(&desk, 2)[0];
+    assert_eq!(fixture.read("result/numbers"), numbers);
+    assert_eq!(fixture.read("result/begun"), "begun\n");
+    let first = printed(&fixture, 2)[0];
     match harm {
         None => assert!(
             first > 0 && text.contains("resumes from image 1."),
@@ -125,8 +125,8 @@ fn harming(cluster: &Cluster, node: usize, harm: &str) -> Child {
 }
 
 /// How many images were copied.
-fn copied(desk: &Desk<'_>) -> usize {
-    let log = std::fs::read(desk.path(".tarn/runs/counts-1/events.log"));
+fn copied(fixture: &Fixture<'_>) -> usize {
+    let log = std::fs::read(fixture.path(".tarn/runs/counts-1/events.log"));
     let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
     log.matches("\"copied\":{").count()
 }

@@ -1,6 +1,6 @@
 //! Partitions of steps that run over the nodes of an allocation.
 
-use super::{Desk, TIER, cluster, left_on};
+use super::{Fixture, TIER, cluster, left_on};
 
 /// Both steps run on both nodes; each node has its own of each partition, and keeps one from one step to the next.
 const FILE: &str = r#"
@@ -36,12 +36,12 @@ done >> $TARN_WORKFLOW_DIR/has
 #[test]
 fn each_node_of_a_step_has_its_partitions_and_keeps_what_is_kept() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", FILE);
-    desk.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
-    let mut has: Vec<String> = desk.read("has").lines().map(str::to_owned).collect();
+    let fixture = Fixture::new(&cluster, "alice", FILE);
+    fixture.run("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let mut has: Vec<String> = fixture.read("has").lines().map(str::to_owned).collect();
     has.sort();
     assert_eq!(has, ["node1 has node1", "node2 has node2"]);
-    let log = desk.read(".tarn/runs/lent-1/steps/write-0.1.log");
+    let log = fixture.read(".tarn/runs/lent-1/steps/write-0.1.log");
     assert_eq!(log.matches("\"unit\":8192").count(), 2, "{log}");
     for node in 1..=2 {
         assert_eq!(left_on(&cluster, node), "", "on node{node}");

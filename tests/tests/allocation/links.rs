@@ -1,7 +1,7 @@
 //! Nodes that differ: links between them are measured before a run, no node is believed more than its bytes prove, and one with an
 //! older tarnd is named.
 
-use crate::{Desk, LATER, SPREAD, TIER, ended};
+use crate::{Fixture, LATER, SPREAD, TIER, ended};
 use std::process::Command;
 use tarn_proto::node::VERSION;
 use tarn_tests::programs::install;
@@ -23,7 +23,7 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
     const MBIT: u32 = 200;
     /// Each takes a tenth of a second, in which all nodes may be busy with something else: they are one machine.
     const MEASUREMENTS: usize = 6;
-    let desk = Desk::new(cluster, "alice", "");
+    let fixture = Fixture::new(cluster, "alice", "");
     let shape = |rate| {
         let shaped = cluster.node(2).shape_link(rate);
         shaped.unwrap_or_else(|e| panic!("{e:#}"));
@@ -39,8 +39,8 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
         let (mut all, mut best) = (Vec::new(), [0.0_f64; 4]);
         for _ in 0..MEASUREMENTS {
             let anew = format!("bash -c 'rm -rf .tarn/hosts; {json} > measured'");
-            desk.run("-N4 -n32", &anew);
-            let found = links(&desk.read("measured"));
+            fixture.run("-N4 -n32", &anew);
+            let found = links(&fixture.read("measured"));
             assert_eq!(found.0.len(), best.len(), "{found:?}");
             for (best, rate) in best.iter_mut().zip(&found.0) {
                 *best = best.max(*rate);
@@ -66,13 +66,13 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
     assert_eq!(planned, sorted[1]);
     shape(None);
     let again = format!("bash -c '{json} > again'");
-    desk.run("-N4 -n32", &again);
-    let again = links(&desk.read("again"));
+    fixture.run("-N4 -n32", &again);
+    let again = links(&fixture.read("again"));
     assert_eq!(again, (rates, planned), "it is remembered");
     measured(&|rates| rates.iter().all(fast));
     let shown = format!("bash -ec 'tarn nodes {TIER} > text; tarn nodes --nodes 1 {TIER} > one'");
-    desk.run("-N4 -n32", &shown);
-    let text = desk.read("text");
+    fixture.run("-N4 -n32", &shown);
+    let text = fixture.read("text");
     for wanted in [
         "node1 reads from node2: ",
         "node4 reads from node1: ",
@@ -81,7 +81,7 @@ pub(crate) fn links_are_measured(cluster: &Cluster) {
         assert!(text.contains(wanted), "{text}");
     }
     // One node has nothing to measure.
-    let one = desk.read("one");
+    let one = fixture.read("one");
     assert!(
         !one.contains("reads from") && one.contains("node1"),
         "{one}"
@@ -120,20 +120,20 @@ out = ["seen:single"]
 "#;
 
 /// Runs it, with somebody changing a file of the first replica, and on which node that is; what tarn said, and where it was made.
-fn disturbed(desk: &Desk<'_>, kept: &str, change: &str) -> (String, Vec<String>) {
-    let clean = desk.shell("rm -rf .tarn seen out made go");
+fn disturbed(fixture: &Fixture<'_>, kept: &str, change: &str) -> (String, Vec<String>) {
+    let clean = fixture.shell("rm -rf .tarn seen out made go");
     assert_eq!(clean, "");
-    desk.write("wf.toml", &TRUSTED.replace("KEPT", kept));
-    let running = desk.start(
+    fixture.write("wf.toml", &TRUSTED.replace("KEPT", kept));
+    let running = fixture.start(
         "-N2 -n16",
         &format!("tarn run {TIER} --external-rate 20MB/s wf.toml"),
     );
-    let there = |name: &str| desk.path(name).exists();
-    let named = || there("made") && !desk.read("made").is_empty();
+    let there = |name: &str| fixture.path(name).exists();
+    let named = || there("made") && !fixture.read("made").is_empty();
     let made = || named() && (kept.is_empty() || there("out/f3"));
     let waited = wait_until("what is made", LATER, made);
     waited.unwrap_or_else(|e| panic!("{e:#}"));
-    let node = desk.read("made");
+    let node = fixture.read("made");
     let number = node
         .trim()
         .strip_prefix("node")
@@ -144,18 +144,18 @@ fn disturbed(desk: &Desk<'_>, kept: &str, change: &str) -> (String, Vec<String>)
         "set -e; until f=$(find /scm/alice/trusted-*/node{number}/parts -name f2 2> /dev/null); [ -f \"$f\" ]; do sleep 0.1; done; {change}"
     );
     let words = ["bash", "-c", &change];
-    let changed = desk.cluster.node(number).exec("root", &words);
+    let changed = fixture.cluster.node(number).exec("root", &words);
     changed.unwrap_or_else(|e| panic!("{e:#}"));
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{change}:\n{text}");
-    let nodes = desk.read("made").lines().map(str::to_owned).collect();
+    let nodes = fixture.read("made").lines().map(str::to_owned).collect();
     (text, nodes)
 }
 
 /// A node's replica is not what it says: that is found out, and the run gets it elsewhere or has it made again.
 pub(crate) fn liars_are_found_out(cluster: &Cluster) {
-    let desk = Desk::new(cluster, "alice", "");
+    let fixture = Fixture::new(cluster, "alice", "");
     let mut sums = Command::new("bash");
     sums.args([
         "-c",
@@ -180,10 +180,10 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
         ("echo more >> $f", "", 1, ""),
     ];
     for (change, kept, times, said) in cases {
-        let (text, nodes) = disturbed(&desk, kept, change);
+        let (text, nodes) = disturbed(&fixture, kept, change);
         assert_eq!(nodes.len(), times, "{change}: {nodes:?}\n{text}");
-        assert_eq!(desk.read("seen/there"), sums, "{change}\n{text}");
-        let log = desk.read(".tarn/runs/trusted-1/events.log");
+        assert_eq!(fixture.read("seen/there"), sums, "{change}\n{text}");
+        let log = fixture.read(".tarn/runs/trusted-1/events.log");
         let failed: Vec<&str> = log
             .lines()
             .filter(|l| l.contains("\"transfer-failed\""))
@@ -191,7 +191,7 @@ pub(crate) fn liars_are_found_out(cluster: &Cluster) {
         match said.is_empty() {
             true => assert!(failed.is_empty(), "{failed:?}"),
             false => {
-                assert_eq!(desk.read("seen/here"), sums, "{change}\n{text}");
+                assert_eq!(fixture.read("seen/here"), sums, "{change}\n{text}");
                 assert_eq!(failed.len(), 1, "it is not asked again: {failed:?}");
                 let who = nodes.first().map_or("", String::as_str);
                 for wanted in [who, said] {
@@ -210,10 +210,10 @@ pub(crate) fn an_older_tarnd_is_refused(cluster: &Cluster) {
         done.unwrap_or_else(|e| panic!("{e:#}"))
     };
     on_second("mount --bind /shared/bin/elder /shared/bin/tarnd");
-    let desk = Desk::new(cluster, "bob", SPREAD);
-    desk.write("in/f10", "piece\n");
+    let fixture = Fixture::new(cluster, "bob", SPREAD);
+    fixture.write("in/f10", "piece\n");
     let run = format!("tarn run {TIER} wf.toml");
-    let (status, text) = ended(desk.allocated("-N3 -n24", &run));
+    let (status, text) = ended(fixture.allocated("-N3 -n24", &run));
     assert_eq!(status, Some(4), "{text}");
     let versions = [VERSION - 1, VERSION].map(|v| format!("version {v}"));
     for wanted in [
@@ -225,14 +225,14 @@ pub(crate) fn an_older_tarnd_is_refused(cluster: &Cluster) {
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
-    assert!(!desk.path(".tarn/runs/spread-1").exists(), "{text}");
+    assert!(!fixture.path(".tarn/runs/spread-1").exists(), "{text}");
     for node in 1..=3 {
         let alive = cluster.node(node).exec("root", &["pgrep", "-x", "tarnd"]);
         assert!(alive.is_err(), "tarnd still runs on node{node}");
     }
     // Without that node, and with it once it has the same release.
-    desk.run("-N2 -n16 -x node2", &run);
+    fixture.run("-N2 -n16 -x node2", &run);
     on_second("umount /shared/bin/tarnd");
-    let text = desk.run("-N3 -n24", &run);
+    let text = fixture.run("-N3 -n24", &run);
     assert!(text.contains("unchanged"), "{text}");
 }

@@ -1,6 +1,6 @@
 //! An object store outside, over the nodes of an allocation.
 
-use super::{Desk, LATER, TIER, began, cluster, wait_for_begin};
+use super::{Fixture, LATER, TIER, began, cluster, wait_for_begin};
 use serde_json::Value;
 use std::time::Duration;
 use tarn_tests::objects::{Objects, SECRET};
@@ -39,8 +39,8 @@ const LARGE: u64 = 12 << 20;
 const RATE: f64 = 8e6;
 
 /// Kind, bytes and seconds of each transfer that a run has ended.
-fn transfers(desk: &Desk<'_>, run: &str) -> Vec<(String, u64, f64)> {
-    let log = desk.read(&format!(".tarn/runs/{run}/events.log"));
+fn transfers(fixture: &Fixture<'_>, run: &str) -> Vec<(String, u64, f64)> {
+    let log = fixture.read(&format!(".tarn/runs/{run}/events.log"));
     let records = log
         .lines()
         .skip(1)
@@ -78,25 +78,25 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
     }
     store.says(&put.iter().map(String::as_str).collect::<Vec<_>>());
     store.says(&["fill", "books", "in/large", &LARGE.to_string()]);
-    let desk = Desk::new(&cluster, "alice", BOOKS);
+    let fixture = Fixture::new(&cluster, "alice", BOOKS);
     // What the run will read is known, and so is what is not there, before a node does anything.
     let plan = format!("{} tarn plan {TIER} wf.toml", store.variables());
-    let plan = desk.run("-N3 -n24", &plan);
+    let plan = fixture.run("-N3 -n24", &plan);
     assert!(plan.contains("12.00 MiB in"), "{plan}");
-    desk.write("none.toml", &BOOKS.replace("books/in/", "books/nothing/"));
+    fixture.write("none.toml", &BOOKS.replace("books/in/", "books/nothing/"));
     let none = format!("{} tarn run {TIER} none.toml", store.variables());
-    let (status, none) = desk.start("-N3 -n24", &none).end();
+    let (status, none) = fixture.start("-N3 -n24", &none).end();
     assert_eq!(status, Some(3), "{none}");
     assert!(
         none.contains("there is nothing at s3://books/nothing/"),
         "{none}"
     );
-    assert!(!desk.path(".tarn/runs/books-1").exists());
+    assert!(!fixture.path(".tarn/runs/books-1").exists());
     let run = format!(
         "{} tarn run {TIER} --external-rate 8MB/s wf.toml",
         store.variables()
     );
-    let said = desk.run("-N3 -n24", &run);
+    let said = fixture.run("-N3 -n24", &run);
     assert_eq!(store.says(&["get", "books", "out/text"]), wanted, "{said}");
     assert_eq!(
         store.says(&["get", "books", "out/nodes"]),
@@ -109,7 +109,7 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
         store.keys("books", "out/"),
         ["out/.tarn-manifest", "out/large", "out/nodes", "out/text"]
     );
-    let moved = transfers(&desk, "books-1");
+    let moved = transfers(&fixture, "books-1");
     for kind in ["external-in", "external-out"] {
         let of_kind = || moved.iter().filter(|(k, ..)| k == kind);
         let bytes: u64 = of_kind().map(|(_, bytes, _)| bytes).sum();
@@ -131,14 +131,14 @@ fn nodes_read_from_an_object_store_and_deliver_there() {
     );
     // Again, from other nodes: nothing has changed, nothing runs. What has changed is read.
     let again = format!("{} tarn run {TIER} wf.toml", store.variables());
-    let said = desk.run("-N2 -n16", &again);
+    let said = fixture.run("-N2 -n16", &again);
     assert!(said.contains("0 run, 14 unchanged"), "{said}");
     store.says(&["put", "books", "in/f10", "another\n"]);
-    desk.run("-N2 -n16", &again);
+    fixture.run("-N2 -n16", &again);
     let text = store.says(&["get", "books", "out/text"]);
     assert_eq!(text, wanted.replace("PIECE 10", "ANOTHER"));
     // Nothing that tarn keeps has the secret.
-    let found = desk.shell(&format!(
+    let found = fixture.shell(&format!(
         "grep -rlaE '{SECRET}|X-Amz-Signature' .tarn; true"
     ));
     assert_eq!(found, "");
@@ -156,15 +156,15 @@ fn nodes_stage_through_an_object_store() {
     let through = BOOKS
         .replace("name = \"books\"", external)
         .replace("s3://books/", "s3://through/");
-    let desk = Desk::new(&cluster, "alice", &through);
+    let fixture = Fixture::new(&cluster, "alice", &through);
     let run = format!(
         "{} tarn run {TIER} --policy stage-through wf.toml",
         store.variables()
     );
-    let said = desk.run("-N2 -n16", &run);
+    let said = fixture.run("-N2 -n16", &run);
     let text = store.says(&["get", "through", "out/text"]);
     assert_eq!(text, "ONE\nTWO\n", "{said}");
-    let moved = transfers(&desk, "books-1");
+    let moved = transfers(&fixture, "books-1");
     for kind in ["external-in", "external-out"] {
         let of_kind = moved.iter().filter(|(k, ..)| k == kind);
         let bytes: u64 = of_kind.map(|(_, bytes, _)| bytes).sum();
@@ -194,8 +194,8 @@ fn a_delivery_to_an_object_store_is_interrupted() {
     let Some(cluster) = cluster(3) else { return };
     let store = Objects::start(&cluster);
     store.says(&["bucket", "slow"]);
-    let desk = Desk::new(&cluster, "alice", SLOW);
-    let wanted = desk.shell("seq -f %07g 3000000 | md5sum | cut -d ' ' -f 1");
+    let fixture = Fixture::new(&cluster, "alice", SLOW);
+    let wanted = fixture.shell("seq -f %07g 3000000 | md5sum | cut -d ' ' -f 1");
     let slow = format!(
         "{} tarn run {TIER} --external-rate 3MB/s wf.toml",
         store.variables()
@@ -214,8 +214,8 @@ fn a_delivery_to_an_object_store_is_interrupted() {
         let uploads = store.uploads("slow");
         assert!(uploads.is_empty(), "{uploads:?}: {said}");
     };
-    let running = desk.start("-N3 -n24 --no-kill", &slow);
-    let node = wait_for_begin(&desk, 1);
+    let running = fixture.start("-N3 -n24 --no-kill", &slow);
+    let node = wait_for_begin(&fixture, 1);
     under_way();
     cluster
         .node(node)
@@ -227,22 +227,22 @@ fn a_delivery_to_an_object_store_is_interrupted() {
         said.contains(&format!("node{node}")) && said.contains("is lost ("),
         "{said}"
     );
-    assert_ne!(began(&desk), [node]);
+    assert_ne!(began(&fixture), [node]);
     is_whole(&said);
     // Another version of it, and the whole run is killed.
-    desk.write("wf.toml", &SLOW.replace("echo small", "echo smaller"));
-    let times = began(&desk).len();
-    let running = desk.start("-N2 -n16", &slow);
-    wait_for_begin(&desk, times + 1);
+    fixture.write("wf.toml", &SLOW.replace("echo small", "echo smaller"));
+    let times = began(&fixture).len();
+    let running = fixture.start("-N2 -n16", &slow);
+    wait_for_begin(&fixture, times + 1);
     // What was there is not sent again: only a large file that is another one is.
     let (status, said) = running.end();
     assert_eq!(status, Some(0), "{said}");
     is_whole(&said);
     assert_eq!(store.says(&["get", "slow", "out/small"]), "smaller\n");
     let other = SLOW.replace("seq -f %07g 3000000", "seq -f %07g 3000001");
-    desk.write("wf.toml", &other);
-    let wanted = desk.shell("seq -f %07g 3000001 | md5sum | cut -d ' ' -f 1");
-    let running = desk.start("-N2 -n16", &slow);
+    fixture.write("wf.toml", &other);
+    let wanted = fixture.shell("seq -f %07g 3000001 | md5sum | cut -d ' ' -f 1");
+    let running = fixture.start("-N2 -n16", &slow);
     under_way();
     let kill = ["pkill", "-KILL", "-u", "alice", "-x", "tarn"];
     cluster
@@ -260,7 +260,7 @@ fn a_delivery_to_an_object_store_is_interrupted() {
             .keys("slow", "out/")
             .contains(&"out/.tarn-manifest".to_owned())
     );
-    let said = desk.run("-N2 -n16", &format!("{} tarn resume", store.variables()));
+    let said = fixture.run("-N2 -n16", &format!("{} tarn resume", store.variables()));
     assert_eq!(store.says(&["sum", "slow", "out/large"]), wanted, "{said}");
     assert!(store.uploads("slow").is_empty(), "{said}");
     assert_eq!(store.keys("slow", "out/.tarn").len(), 1, "{said}");

@@ -1,6 +1,6 @@
 //! Pieces of a run move between nodes: while strangers bother every tarnd, and by libfabric.
 
-use crate::{Desk, TIER, wait_for_begin};
+use crate::{Fixture, TIER, wait_for_begin};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -39,25 +39,25 @@ pub(crate) fn pieces_move<T>(
     options: &str,
     meanwhile: impl FnOnce() -> T,
 ) -> (String, T) {
-    let desk = Desk::new(cluster, "bob", BOTHERED);
+    let fixture = Fixture::new(cluster, "bob", BOTHERED);
     let mut wanted: Vec<u8> = Vec::new();
     for n in 10..22 {
         let line = format!("piece {n}\n");
-        desk.write(&format!("in/f{n}"), &line);
+        fixture.write(&format!("in/f{n}"), &line);
         let piece = line.as_bytes().iter().cycle().take(1_000_000);
         wanted.extend(piece);
     }
-    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} {options} wf.toml"));
-    wait_for_begin(&desk, 2);
+    let running = fixture.start("-N2 -n16", &format!("tarn run {TIER} {options} wf.toml"));
+    wait_for_begin(&fixture, 2);
     let result = meanwhile();
-    desk.write("go", "");
+    fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
     assert!(
         !text.contains("is lost") && !text.contains("failed"),
         "{text}"
     );
-    let made = std::fs::read(desk.path("out/text")).expect("the result");
+    let made = std::fs::read(fixture.path("out/text")).expect("the result");
     assert!(made == wanted, "{} bytes of {}", made.len(), wanted.len());
     let log = cluster.exec("bob", &["bash", "-c", "cat work/.tarn/runs/*/nodes.log"]);
     (log.unwrap_or_else(|e| panic!("{e:#}")), result)

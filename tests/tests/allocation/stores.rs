@@ -1,6 +1,6 @@
 //! External stores that hang.
 
-use super::{Desk, LATER, SOON, TIER, cluster};
+use super::{Fixture, LATER, SOON, TIER, cluster};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -59,7 +59,7 @@ out = ["made"]
 #[test]
 fn the_external_store_hangs() {
     let Some(cluster) = cluster(2) else { return };
-    let desk = Desk::new(&cluster, "alice", HANGING);
+    let fixture = Fixture::new(&cluster, "alice", HANGING);
     said(&mut cluster.command("alice", &["mkdir", "work/store"])).expect("mkdir");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/hanging-store.py");
     std::fs::copy(script, cluster.shared().join("store.py")).expect("a copy");
@@ -73,13 +73,13 @@ fn the_external_store_hangs() {
         hanging(cluster.node(1).command("root", &words)),
         hanging(cluster.node(2).command("root", &words)),
     ];
-    let running = desk.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    let running = fixture.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     let made = || {
         ["a", "b", "c", "d"]
             .iter()
-            .all(|n| desk.path(&format!("made-{n}")).exists())
+            .all(|n| fixture.path(&format!("made-{n}")).exists())
     };
-    let status = || desk.shell("tarn status");
+    let status = || fixture.shell("tarn status");
     let waits = wait_until("all else is done", SOON, || {
         made() && status().contains("4 done, 1 staging")
     });
@@ -91,7 +91,7 @@ fn the_external_store_hangs() {
     );
     eprintln!("{said}");
     let begun = Instant::now();
-    let cancelled = desk.shell("tarn cancel");
+    let cancelled = fixture.shell("tarn cancel");
     assert!(cancelled.contains("has stopped"), "{cancelled}");
     let (code, text) = running.end();
     assert_eq!(code, Some(143), "{text}");
@@ -112,7 +112,7 @@ fn the_external_store_hangs() {
 #[test]
 fn the_external_store_is_mute() {
     let Some(cluster) = cluster(1) else { return };
-    let desk = Desk::new(&cluster, "alice", HANGING);
+    let fixture = Fixture::new(&cluster, "alice", HANGING);
     said(&mut cluster.command("alice", &["mkdir", "work/store"])).expect("mkdir");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/hanging-store.py");
     std::fs::copy(script, cluster.shared().join("store.py")).expect("a copy");
@@ -120,9 +120,9 @@ fn the_external_store_is_mute() {
     let words = ["python3", "/shared/store.py", store, "mute"];
     let _store = hanging(cluster.command("root", &words));
     let command = format!("bash -c 'exec tarn run {TIER} wf.toml 2> told'");
-    let running = desk.start("-N1", &command);
+    let running = fixture.start("-N1", &command);
     // Until the store is gone the kernel does not let go who asks it: what is said comes before.
-    let told = || std::fs::read_to_string(desk.path("told")).unwrap_or_default();
+    let told = || std::fs::read_to_string(fixture.path("told")).unwrap_or_default();
     let waited = wait_until("a word", LATER, || {
         told().contains("does not answer for 20s")
     });

@@ -34,7 +34,7 @@ const PLAIN: Run = Run {
 const RUN: Way = Way::Run(PLAIN);
 
 /// Commands that no page's block is run for, by what its lines begin with: they measure for minutes, on a machine that does nothing else. They
-/// are parsed (parser.rs); `bench_*.rs` and `reproduce.rs` of crates/bench/tests have small cases of them.
+/// are parsed (parser.rs); `bench_*.rs` and `reproduce.rs` of apps/tarn-bench/tests have small cases of them.
 pub(crate) const LONG: &[&str] = &["tarn bench ", "tarn reproduce", "bench/"];
 
 /// A page, and its blocks: by words that are in this one alone, and what is done about it. What is [`LONG`] is not listed.
@@ -131,7 +131,7 @@ pub(crate) const PAGES: &[Page] = &[
             ),
             (
                 "TARN_SEED=4711",
-                Way::Test("crates/engine/tests/run_seeds/main.rs", "one_seed"),
+                Way::Test("workflow/engine/tests/run_seeds/main.rs", "one_seed"),
             ),
         ],
     ),
@@ -160,7 +160,7 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "nbdfuse",
                 Way::Test(
-                    "crates/cli/tests/nbd/kernel.rs",
+                    "apps/tarn/tests/nbd/kernel.rs",
                     "the_kernel_reads_and_writes_it_and_mounts_a_file_system_on_it",
                 ),
             ),
@@ -185,21 +185,21 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "tarn ckpt ls --tier",
                 Way::Test(
-                    "crates/cli/tests/ckpt.rs",
+                    "apps/tarn/tests/ckpt.rs",
                     "versions_are_listed_with_what_can_be_restored_of_them",
                 ),
             ),
             (
                 "tarn ckpt show",
                 Way::Test(
-                    "crates/cli/tests/ckpt.rs",
+                    "apps/tarn/tests/ckpt.rs",
                     "a_flipped_bit_is_found_where_it_is",
                 ),
             ),
             (
                 "tarn run heat.toml",
                 Way::Test(
-                    "crates/cli/tests/restart.rs",
+                    "apps/tarn/tests/restart.rs",
                     "a_step_that_is_killed_goes_on_from_its_newest_version_until_it_is_done",
                 ),
             ),
@@ -249,7 +249,7 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "cc -o field",
                 Way::Test(
-                    "crates/libtarn/tests/dsa.rs",
+                    "bindings/c/tests/dsa.rs",
                     "the_page_shows_a_program_that_works",
                 ),
             ),
@@ -293,7 +293,7 @@ pub(crate) const PAGES: &[Page] = &[
         &[(
             "tarn mode",
             Way::Test(
-                "crates/cli/tests/mode.rs",
+                "apps/tarn/tests/mode.rs",
                 "a_change_is_made_once_and_a_reboot_makes_it_so",
             ),
         )],
@@ -304,14 +304,14 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "AWS_PROFILE=climate",
                 Way::Test(
-                    "crates/cli/tests/object_store.rs",
+                    "apps/tarn/tests/object_store.rs",
                     "a_run_reads_from_a_store_and_delivers_there",
                 ),
             ),
             (
                 "tarn data copy",
                 Way::Test(
-                    "crates/cli/tests/data_outside.rs",
+                    "apps/tarn/tests/data_outside.rs",
                     "trees_and_files_are_copied_to_a_store_and_from_it",
                 ),
             ),
@@ -331,7 +331,7 @@ pub(crate) const PAGES: &[Page] = &[
             (
                 "--from n2",
                 Way::Test(
-                    "crates/daemon/tests/objects.rs",
+                    "apps/tarnd/tests/objects.rs",
                     "an_object_is_brought_from_another_node_and_is_the_same_there",
                 ),
             ),
@@ -376,7 +376,7 @@ pub(crate) const PAGES: &[Page] = &[
         &[(
             "unshare --uts",
             Way::Not(
-                "it shows a fault of Open MPI 6.0.0rc2; crates/local/tests/steps/messages.rs does the same",
+                "it shows a fault of Open MPI 6.0.0rc2; workflow/node/tests/steps/messages.rs does the same",
             ),
         )],
     ),

@@ -10,7 +10,7 @@ use tarn_tests::{programs, tree};
 use tempfile::TempDir;
 
 /// Against commands that never end.
-const PATIENCE: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 /// What a Makefile's targets have done already, so that they build nothing here.
 const MAKEFILE: &str =
     "build:\ninstall:\n\tscripts/install.sh target/release $(PREFIX) > /dev/null\n";
@@ -128,11 +128,18 @@ impl Place {
         symlink(built.folder.path(), tarn.join("target/release")).expect("a link");
         for name in [
             "bench",
+            "apps",
             "bindings",
-            "crates",
+            "checkpoint",
+            "direct",
             "docs",
+            "foundation",
             "plugins",
             "research",
+            "services",
+            "simulator",
+            "transfer",
+            "workflow",
             "Cargo.toml",
             "README.md",
             "CONTRIBUTING.md",
@@ -210,7 +217,7 @@ impl Place {
             .stderr(log)
             .spawn()
             .expect("unshare");
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let status = loop {
             if let Some(status) = child.try_wait().expect("its end") {
                 break Some(status);

@@ -1,7 +1,7 @@
 //! A cluster whose user has a key, and looks at what lies on its nodes.
 
 use std::time::Duration;
-use tarn_tests::desk::{self, Desk};
+use tarn_tests::fixture::{self, Fixture};
 use tarn_tests::slurm::{Cluster, wait_until};
 
 /// What must lie nowhere but in the user's own files.
@@ -70,19 +70,19 @@ pub(crate) struct Vault {
 impl Vault {
     /// Or a reason on stderr why there is none.
     pub(crate) fn new(nodes: usize, wants: &[&str]) -> Option<Self> {
-        let cluster = desk::cluster(nodes, &["tarn", "tarnd"], wants, &[])?;
+        let cluster = fixture::cluster(nodes, &["tarn", "tarnd"], wants, &[])?;
         Some(Self { cluster, nodes })
     }
 
-    pub(crate) fn desk(&self, workflow: &str) -> Desk<'_> {
-        let desk = Desk::new(&self.cluster, "alice", workflow);
-        desk.write("in/word", &format!("{MARKER}\n"));
+    pub(crate) fn fixture(&self, workflow: &str) -> Fixture<'_> {
+        let fixture = Fixture::new(&self.cluster, "alice", workflow);
+        fixture.write("in/word", &format!("{MARKER}\n"));
         for n in 1..=8 {
-            desk.write(&format!("in/f{n}"), &format!("piece {n}\n"));
+            fixture.write(&format!("in/f{n}"), &format!("piece {n}\n"));
         }
-        let made = desk.shell("tarn key new");
+        let made = fixture.shell("tarn key new");
         assert!(made.contains("is in"), "{made}");
-        desk
+        fixture
     }
 
     fn on(&self, node: usize, user: &str, words: &[&str]) -> String {
@@ -96,12 +96,12 @@ impl Vault {
 
     /// Nothing on any node, and nothing in the state folder, has the marker.
     #[track_caller]
-    pub(crate) fn nothing_in_clear(&self, desk: &Desk<'_>, when: &str) {
+    pub(crate) fn nothing_in_clear(&self, fixture: &Fixture<'_>, when: &str) {
         for node in 1..=self.nodes {
             let found = self.script(node, "root", &LOOK.replace("WORD", &format!("-e {MARKER}")));
             assert_eq!(found, "", "in clear on node{node} {when}");
         }
-        let found = desk.shell(&format!("grep -rls -D skip {MARKER} .tarn; true"));
+        let found = fixture.shell(&format!("grep -rls -D skip {MARKER} .tarn; true"));
         assert_eq!(found, "", "in clear in the state folder {when}");
     }
 
@@ -153,19 +153,22 @@ impl Vault {
     }
 
     /// Keys of data in the state folder.
-    pub(crate) fn keys(&self, desk: &Desk<'_>) -> usize {
-        let count = desk.shell("find .tarn/keys -type f 2>/dev/null | wc -l");
+    pub(crate) fn keys(&self, fixture: &Fixture<'_>) -> usize {
+        let count = fixture.shell("find .tarn/keys -type f 2>/dev/null | wc -l");
         count.trim().parse().expect("a number")
     }
 
     /// Of a run that is over nothing is on any tier, and no key is left.
     #[track_caller]
-    pub(crate) fn leaves_nothing(&self, desk: &Desk<'_>) {
+    pub(crate) fn leaves_nothing(&self, fixture: &Fixture<'_>) {
         for node in 1..=self.nodes {
             let left = self.script(node, "root", "find /scm -type f ! -name 'ledger*'");
             assert_eq!(left, "", "on node{node}");
         }
-        assert_eq!(desk.shell("find .tarn/keys -type f 2>/dev/null; true"), "");
+        assert_eq!(
+            fixture.shell("find .tarn/keys -type f 2>/dev/null; true"),
+            ""
+        );
     }
 
     pub(crate) fn kill_tarnd(&self, node: usize) {
@@ -180,15 +183,15 @@ impl Vault {
         assert!(!self.script(node, "root", script).is_empty());
     }
 
-    pub(crate) fn wait_for(&self, desk: &Desk<'_>, name: &str) {
-        let waited = wait_until(name, LATER, || desk.path(name).exists());
+    pub(crate) fn wait_for(&self, fixture: &Fixture<'_>, name: &str) {
+        let waited = wait_until(name, LATER, || fixture.path(name).exists());
         waited.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
     /// Waits for a step to begin for the n-th time; on which node.
-    pub(crate) fn wait_for_begin(&self, desk: &Desk<'_>, times: usize) -> usize {
+    pub(crate) fn wait_for_begin(&self, fixture: &Fixture<'_>, times: usize) -> usize {
         let began = || -> Vec<usize> {
-            let text = std::fs::read_to_string(desk.path("began")).unwrap_or_default();
+            let text = std::fs::read_to_string(fixture.path("began")).unwrap_or_default();
             let number = |name: &str| name.strip_prefix("node").and_then(|n| n.parse().ok());
             text.lines().filter_map(number).collect()
         };

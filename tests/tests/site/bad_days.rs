@@ -238,8 +238,8 @@ fn an_array_of_many_tasks_reads_one_copy() {
     let job = submit(&site, script, &[&tasks]);
     let place = site.home("alice").join("out");
     let ended = || fs::read_dir(&place).map_or(0, Iterator::count);
-    let patience = Duration::from_secs(240 + 4 * many);
-    wait_until("all have run", patience, || {
+    let timeout = Duration::from_secs(240 + 4 * many);
+    wait_until("all have run", timeout, || {
         ended() as u64 == many && site.alice(&["squeue", "-h", "-r"]).is_empty()
     })
     .unwrap_or_else(|e| panic!("{e:#}: {} of {many}\n{}", ended(), site.logs()));

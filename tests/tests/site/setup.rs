@@ -10,7 +10,7 @@ use tarn_tests::{programs, tree};
 use tempfile::TempDir;
 
 /// Slurm looks at what is staged every few seconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// With its other options in `$0`.
 const CONTROLLER: &str = "setsid /shared/bin/tarnd --controller --state /shared/controller $0 < /dev/null >> /shared/controller.log 2>&1 & echo $! > /run/controller.pid";
@@ -183,7 +183,7 @@ impl Site {
     }
 
     pub(crate) fn wait(&self, what: &str, asked: impl FnMut() -> bool) {
-        if let Err(e) = wait_until(what, PATIENCE, asked) {
+        if let Err(e) = wait_until(what, TIMEOUT, asked) {
             panic!("{e:#}\n{}", self.logs());
         }
     }

@@ -38,7 +38,7 @@ class Tarn(Package):
     conflicts("platform=windows", msg="tarn is for Linux")
 
     def install(self, spec, prefix):
-        packages = ["tarn-cli", "tarn-bench", "tarn-daemon", "tarn-libtarn"]
+        packages = ["tarn", "tarn-bench", "tarnd", "tarn-libtarn"]
         Executable("cargo")("build", "--release", "--locked", *[f"--package={package}" for package in packages])
         built = join_path("target", "release")
         Executable(join_path("scripts", "brick.sh"))(built)

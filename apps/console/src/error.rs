@@ -1,0 +1,88 @@
+//! An error with its exit code.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+use tarn_types::codes::Exit;
+
+/// What ends the command.
+#[derive(Debug)]
+pub struct CliError {
+    /// The exit code.
+    pub exit: Exit,
+    /// What failed, why, and what to do.
+    pub error: anyhow::Error,
+}
+
+impl CliError {
+    /// An error with a message.
+    ///
+    /// # Examples
+    /// ```
+    /// use tarn_types::codes::Exit;
+    /// use tarn_console::error::CliError;
+    /// assert_eq!(CliError::new(Exit::NotFound, "no run").to_string(), "no run");
+    /// ```
+    pub fn new(exit: Exit, message: impl Display) -> Self {
+        Self {
+            exit,
+            error: anyhow::anyhow!("{message}"),
+        }
+    }
+}
+
+impl std::fmt::Display for CliError {
+    /// The error and its causes, each said once: many errors of libraries say their cause themselves.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut said = String::new();
+        for cause in self.error.chain().map(ToString::to_string) {
+            if said.is_empty() {
+                said = cause;
+            } else if !said.contains(&cause) {
+                said.push_str(": ");
+                said.push_str(&cause);
+            }
+        }
+        f.write_str(&said)
+    }
+}
+
+impl From<anyhow::Error> for CliError {
+    fn from(error: anyhow::Error) -> Self {
+        Self {
+            exit: Exit::State,
+            error,
+        }
+    }
+}
+
+/// What a command returns: its exit code.
+pub type CliResult<T = Exit> = Result<T, CliError>;
+
+/// Ends a program: prints the error, if there is one, and returns the exit code.
+pub fn ended(result: CliResult) -> ExitCode {
+    match result {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(e) => {
+            crate::print::say!("error: {e}");
+            ExitCode::from(e.exit as u8)
+        }
+    }
+}
+
+/// Gives an error its exit code.
+pub trait ExitWith<T> {
+    /// The value, or the error with this exit code.
+    ///
+    /// # Errors
+    /// The error.
+    fn exit(self, exit: Exit) -> CliResult<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> ExitWith<T> for Result<T, E> {
+    fn exit(self, exit: Exit) -> CliResult<T> {
+        self.map_err(|e| CliError {
+            exit,
+            error: e.into(),
+        })
+    }
+}

@@ -1,0 +1,430 @@
+//! What a task of tarnd costs that does nothing, through the local socket, beside a bare echo of packets of the same
+//! sizes: the best that requests and replies over such a socket could do.
+
+use crate::figure::{Figure, median};
+use crate::scratch::Scratch;
+use anyhow::{Context, bail, ensure};
+use rustix::fd::OwnedFd;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, listen, recv, send, socket_with,
+};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use tarn_client::{Client, Until};
+use tarn_proto::local::{End, Kind, MAX_BATCH, MAX_PACKET, Outcome, TaskId, TaskSpec};
+
+/// The argument with which this program echoes packets.
+pub(crate) const ECHO_ARGUMENT: &str = "__echo";
+/// How long each contender runs in a round.
+const ROUND: Duration = Duration::from_millis(1500);
+/// Clients of the cases with single tasks.
+const CLIENTS: usize = 4;
+/// How long a process may take to listen.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of the record of a durable task: two of them are written for each.
+const RECORD: usize = 190;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Case {
+    /// Batches of tasks from one client
+    Batch,
+    /// One task at a time from each of four clients
+    Single,
+    /// Durable tasks, both ways
+    Durable,
+}
+
+/// What is measured, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) tarnd: Option<PathBuf>,
+    pub(crate) state: PathBuf,
+    pub(crate) rounds: u32,
+}
+
+/// Tasks, and seconds that each took its client.
+#[derive(Default)]
+struct Took {
+    tasks: u64,
+    each: Vec<f64>,
+    seconds: f64,
+}
+
+/// A process that ends with this.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One case.
+///
+/// # Errors
+/// When tarnd cannot be started or a task fails.
+pub(crate) fn run(case: Case, setup: &Setup) -> anyhow::Result<Vec<Figure>> {
+    let scratch = Scratch::new(&setup.state)?;
+    let (socket, echo) = (scratch.path().join("tarnd"), scratch.path().join("echo"));
+    let _tarnd = start_tarnd(setup, &socket, &scratch.path().join("state"))?;
+    let _echo = start_echo(&echo)?;
+    let mut rounds = Rounds::default();
+    for round in 0..setup.rounds {
+        match case {
+            Case::Batch => {
+                let of_tarn = batches(&socket, false)?;
+                let bare = echoes(&echo, 1, &batch_sizes(), MAX_BATCH as u64)?;
+                rounds.add(&of_tarn, &bare);
+            }
+            Case::Single => {
+                let of_tarn = singles(&socket, CLIENTS, false)?;
+                let bare = echoes(&echo, CLIENTS, &single_sizes(), 1)?;
+                rounds.add(&of_tarn, &bare);
+            }
+            Case::Durable => {
+                let of_tarn = singles(&socket, CLIENTS, true)?;
+                let bare = syncs(&scratch.path().join("syncs"))?;
+                rounds.add(&of_tarn, &bare);
+                rounds.batch.push(rate(&batches(&socket, true)?));
+            }
+        }
+        eprintln!("{}/{}  tasks, {case:?}: {rounds}", round + 1, setup.rounds);
+    }
+    Ok(rounds.figures(case))
+}
+
+/// The results of the rounds so far.
+#[derive(Default)]
+struct Rounds {
+    rate: Vec<f64>,
+    bare: Vec<f64>,
+    p99: Vec<f64>,
+    bare_p99: Vec<f64>,
+    batch: Vec<f64>,
+}
+
+impl std::fmt::Display for Rounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let last = |v: &[f64]| v.last().copied().unwrap_or(0.0);
+        write!(
+            f,
+            "{:.0}/s, bare {:.0}/s",
+            last(&self.rate),
+            last(&self.bare)
+        )
+    }
+}
+
+impl Rounds {
+    fn add(&mut self, of_tarn: &Took, bare: &Took) {
+        self.rate.push(rate(of_tarn));
+        self.bare.push(rate(bare));
+        self.p99.push(p99(&of_tarn.each) * 1e3);
+        self.bare_p99.push(p99(&bare.each) * 1e3);
+    }
+
+    fn figures(&self, case: Case) -> Vec<Figure> {
+        let figure = |name: &str, values: &[f64], unit, against: Option<(&str, &[f64])>| Figure {
+            name: name.into(),
+            value: median(values),
+            unit,
+            against: against.map(|(name, values)| (name.into(), median(values))),
+        };
+        let echo = "echo of packets of the same sizes";
+        match case {
+            Case::Batch => vec![figure(
+                "tasks-batch",
+                &self.rate,
+                "tasks/s",
+                Some((echo, &self.bare)),
+            )],
+            Case::Single => vec![
+                figure(
+                    "tasks-single, 4 clients",
+                    &self.rate,
+                    "tasks/s",
+                    Some((echo, &self.bare)),
+                ),
+                figure(
+                    "tasks-single, 4 clients, p99",
+                    &self.p99,
+                    "ms",
+                    Some((echo, &self.bare_p99)),
+                ),
+            ],
+            Case::Durable => vec![
+                figure(
+                    "tasks-durable, 4 clients, one at a time",
+                    &self.rate,
+                    "tasks/s",
+                    Some(("two appends, each synced, by one process", &self.bare)),
+                ),
+                figure(
+                    "tasks-durable, 4 clients, one at a time, p99",
+                    &self.p99,
+                    "ms",
+                    Some(("two appends, each synced, by one process", &self.bare_p99)),
+                ),
+                figure(
+                    "tasks-durable, batches of one client",
+                    &self.batch,
+                    "tasks/s",
+                    None,
+                ),
+            ],
+        }
+    }
+}
+
+fn rate(took: &Took) -> f64 {
+    took.tasks as f64 / took.seconds
+}
+
+fn p99(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() * 99 / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(at).copied().unwrap_or(0.0)
+}
+
+fn start_tarnd(setup: &Setup, socket: &Path, state: &Path) -> anyhow::Result<Server> {
+    let path = match &setup.tarnd {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("tarnd"),
+    };
+    let child = Command::new(&path)
+        .arg("--socket")
+        .arg(socket)
+        .arg("--state")
+        .arg(state)
+        .args(["--log-level", "warn"])
+        .spawn()
+        .with_context(|| {
+            format!(
+                "cannot start {}; build it (cargo build --release -p tarnd) or name it with --tarnd",
+                path.display()
+            )
+        })?;
+    wait_for(Server(child), socket)
+}
+
+fn start_echo(socket: &Path) -> anyhow::Result<Server> {
+    let child = Command::new(std::env::current_exe()?)
+        .arg(ECHO_ARGUMENT)
+        .arg(socket)
+        .stdin(Stdio::null())
+        .spawn()?;
+    wait_for(Server(child), socket)
+}
+
+fn wait_for(mut server: Server, socket: &Path) -> anyhow::Result<Server> {
+    let until = Instant::now() + TIMEOUT;
+    while dial(socket).is_err() {
+        ensure!(
+            Instant::now() < until && server.0.try_wait()?.is_none(),
+            "nothing listens at {}",
+            socket.display()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(server)
+}
+
+fn dial(path: &Path) -> anyhow::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(fd)
+}
+
+/// The process `tarn-bench __echo SOCKET`: a thread for each connection gives every packet back.
+pub(crate) fn echo_main() -> ExitCode {
+    let Some(path) = std::env::args_os().nth(2) else {
+        return ExitCode::FAILURE;
+    };
+    match echo(Path::new(&path)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            crate::print::say!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn echo(path: &Path) -> anyhow::Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    listen(&listener, 16)?;
+    loop {
+        let fd = accept_with(&listener, flags)?;
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; MAX_PACKET];
+            while let Ok((n, _)) = recv(&fd, &mut buffer[..], RecvFlags::empty()) {
+                if n == 0 || send(&fd, &buffer[..n], SendFlags::NOSIGNAL).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+fn task(durable: bool) -> TaskSpec {
+    TaskSpec {
+        durable,
+        ..TaskSpec::new(Kind::Nothing)
+    }
+}
+
+/// Bytes of the larger packet of each request and its reply.
+fn batch_sizes() -> Vec<usize> {
+    let tasks = vec![task(false); MAX_BATCH];
+    let id: TaskId = 1 << 40;
+    sizes(tasks, &vec![id; MAX_BATCH])
+}
+
+fn single_sizes() -> Vec<usize> {
+    sizes(vec![task(false)], &[1 << 40])
+}
+
+fn sizes(tasks: Vec<TaskSpec>, ids: &[TaskId]) -> Vec<usize> {
+    use tarn_proto::local::{Reply, Request, VERSION, encode};
+    let outcome = |id: &TaskId| Outcome {
+        id: *id,
+        end: End::Done,
+        bytes: 0,
+        nanos: 0,
+        late: false,
+        checksum: None,
+    };
+    let request = |request: &Request| {
+        let mut packet = Vec::new();
+        encode(VERSION, 1, request, &mut packet).map_or(0, |()| packet.len())
+    };
+    let reply = |reply: &Reply| {
+        let mut packet = Vec::new();
+        encode(VERSION, 1, reply, &mut packet).map_or(0, |()| packet.len())
+    };
+    let wait = Request::Wait {
+        ids: ids.to_vec(),
+        any: false,
+        timeout: u64::MAX,
+    };
+    let submitted = Reply::Submitted(ids.iter().copied().map(Ok).collect());
+    let outcomes = Reply::Outcomes(ids.iter().map(outcome).collect());
+    vec![
+        request(&Request::Submit(tasks)).max(reply(&submitted)),
+        request(&wait).max(reply(&outcomes)),
+    ]
+}
+
+/// Submits batches and waits for them, one after the other.
+fn batches(socket: &Path, durable: bool) -> anyhow::Result<Took> {
+    let client = Client::connect(socket, None)?;
+    let tasks = vec![task(durable); MAX_BATCH];
+    let mut took = Took::default();
+    let began = Instant::now();
+    while began.elapsed() < ROUND {
+        do_tasks(&client, &tasks)?;
+        took.tasks += tasks.len() as u64;
+    }
+    took.seconds = began.elapsed().as_secs_f64();
+    Ok(took)
+}
+
+fn do_tasks(client: &Client, tasks: &[TaskSpec]) -> anyhow::Result<()> {
+    let submitted = client.submit(tasks)?;
+    let ids = submitted.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let ends = client.wait(&ids, Until::All, None)?;
+    if ends.len() != ids.len() || ends.iter().any(|o| o.end != End::Done) {
+        bail!("{} of {} tasks were done", ends.len(), ids.len());
+    }
+    Ok(())
+}
+
+/// Clients that each do one task after the other.
+fn singles(socket: &Path, clients: usize, durable: bool) -> anyhow::Result<Took> {
+    let tasks = [task(durable)];
+    each(clients, || {
+        let client = Client::connect(socket, None)?;
+        let tasks = &tasks;
+        Ok(move || do_tasks(&client, tasks))
+    })
+}
+
+/// Clients that send packets of these sizes and get them back; after all of them, so many tasks count as done.
+fn echoes(socket: &Path, clients: usize, sizes: &[usize], tasks: u64) -> anyhow::Result<Took> {
+    let mut took = each(clients, || {
+        let fd = dial(socket)?;
+        let mut buffer = vec![0; MAX_PACKET];
+        Ok(move || {
+            for size in sizes {
+                send(&fd, &buffer[..*size], SendFlags::NOSIGNAL)?;
+                let (n, _) = recv(&fd, &mut buffer[..], RecvFlags::empty())?;
+                ensure!(n == *size, "an echo of {n} bytes to {size}");
+            }
+            Ok(())
+        })
+    })?;
+    took.tasks *= tasks;
+    Ok(took)
+}
+
+/// Runs what `make` makes in so many threads, again and again, for a round.
+fn each<F>(clients: usize, make: impl Fn() -> anyhow::Result<F> + Sync) -> anyhow::Result<Took>
+where
+    F: FnMut() -> anyhow::Result<()> + Send,
+{
+    let client = || -> anyhow::Result<Vec<f64>> {
+        let mut one = make()?;
+        let mut each = Vec::new();
+        let began = Instant::now();
+        while began.elapsed() < ROUND {
+            let before = Instant::now();
+            one()?;
+            each.push(before.elapsed().as_secs_f64());
+        }
+        Ok(each)
+    };
+    let began = Instant::now();
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+        threads.into_iter().map(|t| t.join()).collect()
+    });
+    let mut took = Took {
+        seconds: began.elapsed().as_secs_f64(),
+        ..Took::default()
+    };
+    for result in results {
+        match result {
+            Ok(each) => took.each.extend(each?),
+            Err(_) => bail!("a client of the benchmark panicked"),
+        }
+    }
+    took.tasks = took.each.len() as u64;
+    Ok(took)
+}
+
+/// What durability costs at least, task by task: its two records appended, each synced.
+fn syncs(path: &Path) -> anyhow::Result<Took> {
+    let mut file = std::fs::File::create(path)?;
+    let record = [b'x'; RECORD];
+    let mut took = Took::default();
+    let began = Instant::now();
+    while began.elapsed() < ROUND {
+        let before = Instant::now();
+        for _ in 0..2 {
+            file.write_all(&record)?;
+            file.sync_data()?;
+        }
+        took.each.push(before.elapsed().as_secs_f64());
+    }
+    took.seconds = began.elapsed().as_secs_f64();
+    took.tasks = took.each.len() as u64;
+    Ok(took)
+}

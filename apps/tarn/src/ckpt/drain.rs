@@ -1,0 +1,279 @@
+//! `tarn ckpt drain`: a version of a program that has ended goes to an external store, from what this node has of it. Arenas and what is
+//! staged stay as they are. Nodes may do it one after the other: the store itself says which parts are there.
+
+use super::version_catalog::{Held, Named, Run, VersionCatalog};
+use super::{Place, named, no_version, numbers, printable, version};
+use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use crate::print::{self, out, say};
+use clap::Args;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tarn_checkpoint_core::arena::Version;
+use tarn_checkpoint_core::flush::{self, Exact, Flushed};
+use tarn_checkpoint_core::{Code, Fault, Place as Lies, VersionId};
+use tarn_media::ExternalFolder;
+use tarn_ports::Stored;
+use tarn_types::codes::Exit;
+use tarn_types::units::{Bytes, parse_rate};
+
+/// How long whoever else publishes on the store is waited for, and how often it is tried.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// The program's name
+    run: OsString,
+    /// The version, such as 2.7 [default: the newest that this node completes there, or that all its ranks have]
+    #[arg(value_parser = version)]
+    version: Option<VersionId>,
+    #[command(flatten)]
+    place: Place,
+    /// The program's folder on the external store
+    #[arg(long, value_name = "DIR", env = "TARN_PHX_EXTERNAL")]
+    to: PathBuf,
+    /// Bytes a second that are written and read back, such as 200MiB/s [default: as many as the store takes]
+    #[arg(long, value_parser = rate)]
+    rate: Option<u64>,
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    parse_rate(text).map_err(|e| e.to_string())
+}
+
+/// A version as this node has it: its ranks' arenas.
+struct Here<'a> {
+    ranks: u32,
+    parts: BTreeMap<u32, (&'a Held, &'a Version)>,
+}
+
+pub(super) fn drain(cli: &Cli, args: &DrainArgs) -> CliResult {
+    let version_catalog = VersionCatalog::open(&args.place)?;
+    let run = version_catalog.run(&args.run)?;
+    let mut arenas = Vec::new();
+    for held in run.arenas() {
+        match held {
+            Ok(held) => arenas.push(held),
+            Err(why) => say!("warning: {}", printable(why.as_bytes())),
+        }
+    }
+    let owners: BTreeSet<u32> = arenas.iter().map(|held| held.owner).collect();
+    if let Some(process) = owners.into_iter().find_map(|owner| run.process(owner)) {
+        let text = format!(
+            "`{}` is running (process {}): it flushes its versions itself if it is configured to; drain it when it has ended",
+            run.printable(),
+            printable(process.as_bytes())
+        );
+        return Err(CliError::new(Exit::Busy, text));
+    }
+    let there = ExternalFolder::there(&args.to, Path::new(run.name));
+    let before = flush::list(&there).map_err(failed)?;
+    let latest = flush::latest(&there).map_err(failed)?;
+    let mut here = here(&arenas);
+    let asked = |exact: &Exact| args.version.is_none_or(|id| exact.id == id);
+    let all: BTreeMap<Exact, usize> = here.iter().map(|(v, h)| (*v, h.parts.len())).collect();
+    here.retain(|exact, _| asked(exact));
+    let is_there = |id| move |v: &&Flushed| v.is_complete() && v.version.id == id;
+    let there_already = args
+        .version
+        .and_then(|id| before.iter().rev().find(is_there(id)));
+    if here.is_empty() && there_already.is_none() {
+        let all = all.keys().map(|v| v.id);
+        return Err(no_version(&run.printable(), args.version, all));
+    }
+    here.retain(|exact, _| Some(*exact) > latest);
+    let Some((exact, chosen)) = choose(&here, &before) else {
+        let of_latest = || before.iter().find(|v| Some(v.version) == latest);
+        return nothing(
+            cli,
+            args,
+            &run,
+            there_already.or_else(of_latest),
+            latest,
+            &all,
+        );
+    };
+    let store = ExternalFolder::new(&args.to, Path::new(run.name));
+    let store = store.map_err(|e| failed(e.into()))?;
+    let done = before.iter().find(|v| v.version == exact);
+    let mut parts = done.map_or_else(BTreeSet::new, |v| v.parts.clone());
+    let mut bytes = 0;
+    for (rank, (held, version)) in &chosen.parts {
+        if parts.insert(*rank) {
+            bytes += write(&store, args, &run, held, version).map_err(failed)?;
+        }
+    }
+    let latest = publish(&store)?;
+    let missing = numbers::missing(&parts, chosen.ranks);
+    if cli.json {
+        let there = Flushed {
+            version: exact,
+            ranks: chosen.ranks,
+            parts,
+        };
+        print::json(&row(&run, &there, chosen.parts.len(), bytes, latest))?;
+        return Ok(Exit::Success);
+    }
+    out!(
+        "version {} of {}: {} of {} ranks, {} written to {}; {}",
+        named(exact.id),
+        run.printable(),
+        parts.len(),
+        chosen.ranks,
+        Bytes(bytes),
+        args.to.display(),
+        match missing {
+            None => "all of it is there, and `latest` names it".into(),
+            Some(missing) => format!("{missing} not there yet: drain it on their nodes too"),
+        }
+    )?;
+    Ok(Exit::Success)
+}
+
+/// What `--json` says of a version that is on the store now.
+fn row(run: &Run<'_>, there: &Flushed, here: usize, bytes: u64, latest: Option<Exact>) -> Value {
+    serde_json::json!({
+        "schema": 1,
+        "run": run.text(),
+        "generation": there.version.id.generation,
+        "number": there.version.id.number,
+        "ranks_here": here,
+        "ranks_there": there.parts.len(),
+        "ranks": there.ranks,
+        "bytes": bytes,
+        "latest": latest == Some(there.version),
+    })
+}
+
+/// The store has what is asked for, or what is newer.
+fn nothing(
+    cli: &Cli,
+    args: &DrainArgs,
+    run: &Run<'_>,
+    there: Option<&Flushed>,
+    latest: Option<Exact>,
+    here: &BTreeMap<Exact, usize>,
+) -> CliResult {
+    if let (true, Some(there)) = (cli.json, there) {
+        let here = here.get(&there.version).copied().unwrap_or(0);
+        print::json(&row(run, there, here, 0, latest))?;
+        return Ok(Exit::Success);
+    }
+    say!(
+        "nothing to drain: {} has version {} already, and `latest` never goes back",
+        args.to.display(),
+        there.map_or(String::new(), |v| named(v.version.id))
+    );
+    Ok(Exit::Success)
+}
+
+/// The versions that are here, oldest first.
+fn here(arenas: &[Held]) -> BTreeMap<Exact, Here<'_>> {
+    let mut all: BTreeMap<Exact, Here<'_>> = BTreeMap::new();
+    for held in arenas {
+        let header = held.arena.header();
+        for version in held.arena.versions() {
+            let exact = Exact {
+                id: version.id,
+                start: version.start,
+            };
+            let here = all.entry(exact).or_insert_with(|| Here {
+                ranks: header.ranks,
+                parts: BTreeMap::new(),
+            });
+            // What a rank has written itself comes before copies of it.
+            here.parts.entry(header.rank).or_insert((held, version));
+        }
+    }
+    // What some of the ranks here lack is no version that all have.
+    let mut ranks: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    let own = arenas.iter().filter(|held| held.is_own());
+    for header in own.map(|held| held.arena.header()) {
+        ranks.entry(header.ranks).or_default().insert(header.rank);
+    }
+    let own = |of: u32| ranks.get(&of).into_iter().flatten();
+    all.retain(|_, here| own(here.ranks).all(|rank| here.parts.contains_key(rank)));
+    all
+}
+
+/// The newest version that is complete there with what is here, so that nodes which have ended with other versions come to one that all
+/// have; else the newest.
+fn choose<'a, 'h>(
+    here: &'a BTreeMap<Exact, Here<'h>>,
+    there: &[Flushed],
+) -> Option<(Exact, &'a Here<'h>)> {
+    let completes = |exact: &Exact, here: &Here<'_>| {
+        let done = there.iter().find(|v| v.version == *exact);
+        let has = |rank: u32| {
+            here.parts.contains_key(&rank) || done.is_some_and(|v| v.parts.contains(&rank))
+        };
+        (0..here.ranks).all(has)
+    };
+    let mut newest = here.iter().rev();
+    let best = newest.clone().find(|(exact, here)| completes(exact, here));
+    let chosen = best.or_else(|| newest.next());
+    chosen.map(|(exact, here)| (*exact, here))
+}
+
+/// Writes a rank's part. What is staged comes from whichever file in memory has it whole.
+fn write(
+    store: &ExternalFolder,
+    args: &DrainArgs,
+    run: &Run<'_>,
+    held: &Held,
+    version: &Version,
+) -> Result<u64, Fault> {
+    let staged = run.staged(held);
+    if staged.is_empty() && !version.manifest.is_durable() {
+        let text = format!(
+            "the staged data of rank {}'s part of version {} {}",
+            held.arena.header().rank,
+            version.id,
+            args.place.is_not_in_memory()
+        );
+        return Err(Fault::new(Code::Corrupt, text));
+    }
+    let rate = args.rate.unwrap_or(0);
+    let mut read = |place, into: &mut [u8], sum| {
+        let mut has = |seen: &dyn Stored, at| seen.read(at, into).is_ok_and(|is| is == sum);
+        Ok(match place {
+            Lies::Arena(at) => has(&held.seen, at),
+            Lies::Staged(at) => staged.iter().any(|s| has(&s.seen, at)),
+        })
+    };
+    let (begun, mut moved) = (Instant::now(), 0);
+    let mut meter = |bytes| {
+        moved += bytes;
+        let due = flush::lasts(moved, rate);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        Ok(())
+    };
+    flush::write(store, held.arena.header(), version, &mut read, &mut meter)
+}
+
+/// Has `latest` name the newest version that is complete.
+fn publish(store: &ExternalFolder) -> CliResult<Option<Exact>> {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        match flush::publish(store) {
+            Err(fault) if fault.code == Code::Busy && Instant::now() < until => {
+                std::thread::sleep(AGAIN);
+            }
+            published => return published.map_err(failed),
+        }
+    }
+}
+
+fn failed(fault: Fault) -> CliError {
+    let exit = match fault.code {
+        Code::Corrupt => Exit::WorkflowFailed,
+        Code::NotFound => Exit::NotFound,
+        Code::Busy => Exit::Busy,
+        _ => Exit::State,
+    };
+    CliError::new(exit, fault.text)
+}

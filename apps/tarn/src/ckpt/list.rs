@@ -1,0 +1,141 @@
+//! `tarn ckpt ls`.
+
+use super::version_catalog::{Found, Named, Run, VersionCatalog};
+use super::{Place, named, numbers, power_fail, word};
+use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use crate::print::{self, out, say};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::path::Path;
+use tarn_checkpoint_core::{Level, VersionId};
+use tarn_ports::PowerFail;
+use tarn_types::codes::Exit;
+use tarn_types::units::Bytes;
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    schema: u32,
+    run: &'a str,
+    generation: u64,
+    number: u64,
+    level: &'a str,
+    ranks_here: usize,
+    ranks: u32,
+    bytes: u64,
+    staged_bytes: u64,
+    power_fail: &'a str,
+    restorable: bool,
+    why_not: Option<String>,
+}
+
+pub(super) fn ls(
+    cli: &Cli,
+    place: &Place,
+    run: Option<&OsStr>,
+    external: Option<&Path>,
+) -> CliResult {
+    let mut version_catalog = VersionCatalog::open(place)?;
+    if let Some(external) = external {
+        version_catalog.extend(&external.join("phx"))?;
+    }
+    let runs = match run {
+        Some(name) => vec![version_catalog.run(name)?],
+        None => version_catalog.runs(),
+    };
+    let mut volatile = false;
+    let mut any = false;
+    for run in runs {
+        let mut is_readable = true;
+        let mut versions = run.versions(&mut |why| {
+            is_readable = false;
+            say!("warning: {}", super::printable(why.as_bytes()));
+        });
+        if let Some(external) = external {
+            run.add_flushed(external, &mut versions)
+                .map_err(|why| CliError::new(Exit::NotFound, why))?;
+        }
+        if versions.is_empty() {
+            say!("{}", super::none_here(&run, is_readable));
+        }
+        for ((id, _), row) in &versions {
+            if !cli.json && !any {
+                head()?;
+            }
+            any = true;
+            volatile |= row.power_fail == PowerFail::Lost;
+            print(cli, place, &run, *id, row)?;
+        }
+    }
+    if volatile && !cli.json {
+        say!(
+            "versions that are `lost` without power are on a tier in memory: only another node's copy or the external store outlives its loss, whatever the level"
+        );
+    }
+    if !any && run.is_none() {
+        say!("no checkpoints are in {}", place.tier.display());
+    }
+    Ok(Exit::Success)
+}
+
+fn head() -> CliResult<()> {
+    out!(
+        "{:<16} {:>9} {:<10} {:>11} {:>12}  {:<9}  restorable here",
+        "run",
+        "version",
+        "level",
+        "ranks here",
+        "size",
+        "unpowered"
+    )
+}
+
+fn print(cli: &Cli, place: &Place, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> {
+    let why_not = why_not(place, row);
+    if cli.json {
+        return print::json(&Line {
+            schema: 1,
+            run: &run.text(),
+            generation: id.generation,
+            number: id.number,
+            level: word(row.level),
+            ranks_here: row.here.len(),
+            ranks: row.ranks,
+            bytes: row.bytes,
+            staged_bytes: row.staged_bytes,
+            power_fail: power_fail(row.power_fail),
+            restorable: why_not.is_none(),
+            why_not,
+        });
+    }
+    out!(
+        "{:<16} {:>9} {:<10} {:>11} {:>12}  {:<9}  {}",
+        run.printable(),
+        named(id),
+        word(row.level),
+        format!("{} of {}", row.here.len(), row.ranks),
+        Bytes(row.bytes),
+        match (row.power_fail, row.staged_bytes) {
+            (PowerFail::Lost, _) => "lost",
+            (_, 0) => "kept",
+            _ => "in part",
+        },
+        why_not.map_or("yes".into(), |why| format!("no: {why}"))
+    )
+}
+
+/// Why not all ranks can be restored from what is here, or outside.
+fn why_not(place: &Place, found: &Found) -> Option<String> {
+    if found.level == Level::Flushed {
+        return None;
+    }
+    if let Some(missing) = numbers::missing(&found.here, found.ranks) {
+        return Some(format!("{missing} not here"));
+    }
+    let gone = || {
+        let (ranks, is_not) = (numbers::list(&found.gone), place.is_not_in_memory());
+        format!("the staged data of {ranks} {is_not}")
+    };
+    (!found.gone.is_empty()).then(gone)
+}

@@ -1,0 +1,150 @@
+//! The cluster of one machine, or what all nodes of an allocation have in common, from the command line and from what the machine has.
+
+use crate::args::{Bind, Isolation, MachineArgs};
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::say;
+use std::sync::Arc;
+use tarn_mover::Trees;
+use tarn_node::Namespaces;
+use tarn_node::machine::{self, ClusterSpec};
+use tarn_ports::Meter;
+use tarn_spec::Abilities;
+use tarn_types::cluster::{Cluster, Link, Socket};
+use tarn_types::codes::Exit;
+use tarn_types::layout::StateDir;
+
+/// Bytes a second that an external store is taken to have while nothing was measured or emulated: a busy
+/// parallel file system, as one node sees it (the papers' Lustre gave some 50 to 100 MB/s).
+const ASSUMED_EXTERNAL_RATE: u64 = 100_000_000;
+
+/// The cluster of this machine that the arguments describe.
+pub(crate) fn discover(args: &MachineArgs, state: &StateDir) -> CliResult<Cluster> {
+    if args.peer_rate.is_some() {
+        say!(
+            "note: --peer-rate has no effect on one machine: its nodes read the same memory or disk"
+        );
+    }
+    let tiers = tiers(args)?;
+    let found = machine::machine().exit(Exit::State)?;
+    let spec = ClusterSpec {
+        nodes: args.nodes.unwrap_or(1),
+        tiers: &tiers,
+        external: external(args),
+        state,
+        sockets: match args.oversubscribe {
+            // There are no cores of a step's own.
+            true => Vec::new(),
+            false => sockets(args.bind),
+        },
+    };
+    let found = machine::cluster(&found, &spec).map_err(|e| match e {
+        machine::MachineError::NoRoom { .. } => CliError::new(Exit::NoRoom, e),
+        other => CliError::new(Exit::State, other),
+    });
+    let mut found = found?;
+    let draw = meter().draw();
+    found.hosts.iter_mut().for_each(|h| h.draw = draw);
+    if args.oversubscribe {
+        oversubscribe(&mut found);
+    }
+    Ok(found)
+}
+
+/// Gives each node as many cores as its host has.
+fn oversubscribe(cluster: &mut Cluster) {
+    let Cluster { hosts, nodes, .. } = cluster;
+    for (at, host) in hosts.iter_mut().enumerate() {
+        let mut here = 0u32;
+        for node in nodes.iter_mut().filter(|n| n.host as usize == at) {
+            node.cores = host.cores;
+            here += 1;
+        }
+        host.cores = host.cores.saturating_mul(here.max(1));
+    }
+}
+
+/// What measures this machine.
+pub(crate) fn meter() -> Arc<tarn_power::Machine> {
+    Arc::new(tarn_power::Machine::new(&tarn_power::sysfs()))
+}
+
+/// What steps and movement on this machine are bound to.
+fn sockets(bind: Bind) -> Vec<Socket> {
+    if bind == Bind::None {
+        return Vec::new();
+    }
+    machine::sockets().unwrap_or_else(|why| {
+        say!("note: nothing is bound to processor sockets: {why}");
+        Vec::new()
+    })
+}
+
+/// The tiers of every node, which lie apart.
+pub(crate) fn tiers(args: &MachineArgs) -> CliResult<Vec<machine::TierSpec>> {
+    let tiers: Result<Vec<_>, _> = args.tiers.iter().map(|t| t.parse()).collect();
+    let mut tiers: Vec<machine::TierSpec> = tiers.exit(Exit::Usage)?;
+    if tiers.is_empty() {
+        tiers.push(machine::default_tier());
+    }
+    for tier in &mut tiers {
+        tier.root = std::path::absolute(&tier.root).exit(Exit::Usage)?;
+    }
+    tarn_node::apart(&tiers).map_err(|why| CliError::new(Exit::Usage, anyhow::anyhow!(why)))?;
+    Ok(tiers)
+}
+
+/// The external store, as it is taken to be.
+pub(crate) fn external(args: &MachineArgs) -> Link {
+    let rate = args.external_rate.unwrap_or(ASSUMED_EXTERNAL_RATE);
+    Link {
+        read: rate,
+        write: rate,
+        latency: args.external_latency.unwrap_or(0),
+        streams: args.external_streams,
+        emulated: args.external_rate.is_some(),
+    }
+}
+
+/// What this way of running can do.
+pub(crate) fn abilities(isolation: Isolation) -> Abilities {
+    let multi_node = match isolation {
+        Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
+        Isolation::Auto => multi_node(),
+    };
+    let namespaces = multi_node.clone();
+    Abilities {
+        // The nodes of one machine show the same folder.
+        shared: multi_node.clone(),
+        multi_node,
+        // Found out when the world of a run that wants it is opened: it takes an image and a restore.
+        images: Ok(()),
+        encryption: namespaces.and_then(|()| user_has_key()),
+    }
+}
+
+/// Whether there is what the keys of encrypted data are wrapped with, or why not.
+pub(crate) fn user_has_key() -> Result<(), String> {
+    let keys = tarn_keyring::of_user();
+    keys.map(drop).map_err(|e| e.to_string())
+}
+
+/// Whether steps of several nodes can run here, or why not.
+pub(crate) fn multi_node() -> Result<(), String> {
+    let helper = std::env::current_exe().map_err(|e| e.to_string())?;
+    tarn_node::probe_multi_node(&helper, &std::env::temp_dir())
+}
+
+/// Whether images of a step's processes, which may be alone, can be taken here, or why not.
+pub(crate) fn images(alone: bool) -> Result<(), String> {
+    let helper = std::env::current_exe().map_err(|e| e.to_string())?;
+    let env: Vec<_> = std::env::vars_os().collect();
+    let folder = std::env::temp_dir();
+    tarn_node::image::able::probe_images(&helper, &folder, &env, &Trees::new(), alone)
+}
+
+pub(crate) fn namespaces(isolation: Isolation) -> Namespaces {
+    match isolation {
+        Isolation::Auto => Namespaces::Auto,
+        Isolation::Off => Namespaces::Off,
+    }
+}

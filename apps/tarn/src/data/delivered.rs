@@ -1,0 +1,40 @@
+//! What `tarn data` puts into an object store.
+
+use crate::mover::trees;
+use std::path::PathBuf;
+use tarn_ports::{Control, CopyReport, CopySource, Delivery, Mover, MoverError, Over};
+use tarn_types::event::FailureKind;
+use tarn_types::object::ObjectUrl;
+use tarn_types::part::Verify;
+
+/// What is put, and what holds.
+pub(super) struct Delivered {
+    pub(super) sources: Vec<CopySource>,
+    pub(super) dest: ObjectUrl,
+    pub(super) single: bool,
+    pub(super) owner: String,
+    pub(super) over: Over,
+    pub(super) verify: Verify,
+}
+
+/// Puts it there. A call that was interrupted is gone on with by the next one.
+pub(super) fn deliver(what: Delivered) -> Result<CopyReport, MoverError> {
+    if what.dest.key.is_empty() {
+        let text = format!(
+            "{} is a whole bucket: name a place in it, such as {0}result/",
+            what.dest
+        );
+        return Err(MoverError::new(FailureKind::Conflict, text));
+    }
+    let job = Delivery {
+        sources: what.sources,
+        dest: PathBuf::from(what.dest.to_string()),
+        single: what.single,
+        owner: what.owner,
+        over: what.over,
+        verify: what.verify,
+        rate: 0,
+        latency: 0,
+    };
+    trees().deliver(&job, &Control::default())
+}

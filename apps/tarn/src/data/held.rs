@@ -1,0 +1,690 @@
+//! A dataset that lies on the nodes, and its way out.
+
+mod parts;
+mod stored;
+mod which;
+
+pub(crate) use stored::{NOT_KEPT, StoredPart};
+pub(crate) use which::Which;
+
+use super::delivered::{Delivered, deliver};
+use super::missing::had_again;
+use super::{changed, elsewhere, is_here, remove};
+use crate::args::Cli;
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::mover::trees;
+use crate::print::say;
+use crate::run::open_catalogue;
+use crate::state;
+use anyhow::Context;
+use parts::{Lack, Parts, parts_in};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tarn_journal::{Catalogue, ChangeKind, DatasetRow, ReplicaRow, RunLock, StoredAt, runs};
+use tarn_mover::Trees;
+use tarn_node::keys::{DataKeys, Wrapping};
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Follow, Mover, MoverError, Over};
+use tarn_types::codes::Exit;
+use tarn_types::event::FailureKind;
+use tarn_types::hash::Hash;
+use tarn_types::key::DataKey;
+use tarn_types::layout::StateDir;
+use tarn_types::manifest::Manifest;
+use tarn_types::merge::merge;
+use tarn_types::object::{ObjectUrl, is_object, shown};
+use tarn_types::part::{StoreKey, Verify};
+use tarn_types::units::Bytes;
+
+/// The newest version of a dataset on the nodes, locked against runs of its workflow.
+pub(crate) struct Held {
+    state: StateDir,
+    catalogue: Catalogue,
+    pub(super) rows: Vec<ReplicaRow>,
+    /// Those of its older versions, newest first.
+    older: Vec<ReplicaRow>,
+    lock: RunLock,
+}
+
+/// What was found of a replica that was read again.
+pub(super) enum Replica {
+    Whole,
+    /// It is not what was published: why.
+    Damaged(String),
+    /// It lies where nothing is seen from here.
+    Elsewhere,
+}
+
+/// Replicas that were read again.
+pub(super) type Found<'a> = Vec<(&'a ReplicaRow, Replica)>;
+
+/// What was copied, and why that is not all of the version, if it is not.
+pub(super) struct Copied {
+    pub(super) parts: Parts,
+    pub(super) lacks: Option<Lack>,
+}
+
+/// A part: what it must be, and its replicas, the one that is to be read first.
+struct Choice<'a> {
+    manifest: Manifest,
+    replicas: Vec<&'a ReplicaRow>,
+    /// What those on nodes are sealed with, if they are.
+    key: Option<Arc<DataKey>>,
+}
+
+impl Held {
+    /// Whether a dataset that is named in full, `WORKFLOW/DATASET`, is one of the runs here.
+    ///
+    /// # Errors
+    /// When what is here cannot be read: another one must not be taken for it.
+    pub(super) fn is_of_runs_here(cli: &Cli, name: &str) -> CliResult<bool> {
+        let Ok(state) = state::here(cli) else {
+            return Ok(false);
+        };
+        let known = open_catalogue(&state)?.datasets().exit(Exit::State)?;
+        let which = Which::named(name);
+        Ok(known.iter().any(|r| which.is(r)))
+    }
+
+    /// To change or remove it: nobody else has it meanwhile.
+    pub(super) fn find(cli: &Cli, dataset: &str) -> CliResult<Self> {
+        Self::of(state::here(cli)?, &Which::named(dataset), false)
+    }
+
+    /// To read it, beside others who read it.
+    pub(super) fn find_to_read(cli: &Cli, dataset: &str) -> CliResult<Self> {
+        Self::of(state::here(cli)?, &Which::named(dataset), true)
+    }
+
+    /// The newest version of a dataset, locked against whoever would change it, and unless it is only read against everybody.
+    pub(crate) fn of(state: StateDir, which: &Which<'_>, is_only_read: bool) -> CliResult<Self> {
+        let Which { but, dataset, .. } = *which;
+        let catalogue = open_catalogue(&state)?;
+        let known = catalogue.datasets().exit(Exit::State)?;
+        let mut named: Vec<&DatasetRow> = known.iter().filter(|r| which.is(r)).collect();
+        // What is kept comes before what a run has only left there. To change something it must be clear which is meant, but for what
+        // is cached: that may go at any time.
+        let wall = crate::run::wall();
+        let is_usable = |at: &StoredAt| but.is_none() || matches!(at, StoredAt::Node { .. });
+        let comes_first = |r: &DatasetRow| match is_only_read {
+            true => r.is_kept(wall) && is_usable(&r.at),
+            false => !r.is_cached(),
+        };
+        if named.iter().any(|r| comes_first(r)) {
+            named.retain(|r| comes_first(r));
+        }
+        let mut named = named.into_iter();
+        let Some(first) = named.next() else {
+            return Err(which.not_there(&known, &state));
+        };
+        if let Some(other) = named.find(|r| r.workflow != first.workflow) {
+            return Err(CliError::new(
+                Exit::Usage,
+                format!(
+                    "both {} and {} have a dataset `{dataset}`; name it in full, such as {0}/{dataset}",
+                    first.workflow, other.workflow
+                ),
+            ));
+        }
+        let path = state.lock(&first.workflow);
+        let lock = match is_only_read {
+            true => RunLock::share(&path),
+            false => RunLock::take(&path),
+        };
+        let lock = lock.exit(Exit::Busy)?;
+        // Once more: a run may have ended since.
+        let catalogue = open_catalogue(&state)?;
+        let all = catalogue
+            .replicas(&first.workflow, Some(dataset))
+            .exit(Exit::State)?;
+        // What nobody keeps may have made way since. What a failed run has left is listed until it is removed.
+        let may_go =
+            |r: &ReplicaRow| r.is_cached(wall) || is_only_read && but.is_none() && !r.is_kept(wall);
+        let all: Vec<_> = all
+            .into_iter()
+            .filter(|r| !may_go(r) || !is_on_tier(r) || r.path().exists())
+            .collect();
+        if all.is_empty() && but.is_none() {
+            let others = known.iter().filter(|r| !which.is(r)).cloned();
+            return Err(which.not_there(&others.collect::<Vec<_>>(), &state));
+        }
+        // A run of another workflow reads what is kept, whatever is left there beside it.
+        let is_kept = |r: &&ReplicaRow| r.is_kept(wall) && is_usable(&r.at);
+        let kept = all.iter().filter(is_kept).filter(|_| but.is_some());
+        let newest = kept.map(|r| r.version).max();
+        let newest = newest.or_else(|| all.iter().map(|r| r.version).max());
+        let newest = newest.unwrap_or(0);
+        let (rows, mut older): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|r| r.version == newest);
+        older.sort_by_key(|r| std::cmp::Reverse(r.version));
+        Ok(Self {
+            state,
+            catalogue,
+            rows,
+            older,
+            lock,
+        })
+    }
+
+    /// The parts of the whole version.
+    fn complete(&self, asked: Option<&str>) -> CliResult<Parts> {
+        match self.made(&self.rows, asked)? {
+            (parts, None) => Ok(parts),
+            (_, Some(Lack { why, remedy, .. })) => Err(CliError::new(
+                Exit::WorkflowFailed,
+                format!(
+                    "{why}; nothing was copied. `tarn data get` copies what is there. {remedy}"
+                ),
+            )),
+        }
+    }
+
+    /// The parts of the version, as the newest run that spoke of them has made it, or the run that is asked for.
+    /// What two runs have made is never mixed. Where not all instances of its step have ended well, what the others have made, and why it is
+    /// not whole.
+    fn made(&self, rows: &[ReplicaRow], asked: Option<&str>) -> CliResult<(Parts, Option<Lack>)> {
+        let of: BTreeSet<&str> = rows.iter().map(|r| r.run.as_str()).collect();
+        let meant = |run: &str| asked.map_or(of.contains(run), |asked| asked == run);
+        let listed = runs::list(&self.state).exit(Exit::State)?;
+        let mut newest_first = listed.iter().rev().filter(|r| meant(&r.name));
+        let Some(newest) = newest_first.next() else {
+            let name = asked.unwrap_or("the run that has made it");
+            return Err(CliError::new(
+                Exit::NotFound,
+                format!("{name} is not there (any more); `tarn data where` names the runs"),
+            ));
+        };
+        let parts = |run: &str| -> CliResult<_> {
+            let history = runs::history(&self.state, run).exit(Exit::State)?;
+            let of_workflow = history.start.as_ref().map(|s| &s.workflow.name);
+            let newest = listed
+                .iter()
+                .rev()
+                .find(|r| Some(&r.workflow) == of_workflow);
+            let resumes = newest.is_some_and(|r| r.name == run);
+            Ok(parts_in(rows, &history, resumes))
+        };
+        let mut lack = match parts(&newest.name)? {
+            Ok(keys) => return Ok((keys, None)),
+            Err(lack) => lack,
+        };
+        for older in newest_first {
+            if parts(&older.name)?.is_ok() {
+                return Err(CliError::new(
+                    Exit::WorkflowFailed,
+                    format!(
+                        "{}; nothing was copied. {}. `--run {}` takes what that run has made",
+                        lack.why, lack.remedy, older.name
+                    ),
+                ));
+            }
+        }
+        let made = std::mem::take(&mut lack.made);
+        if !made.is_empty() {
+            return Ok((made, Some(lack)));
+        }
+        Err(CliError::new(
+            Exit::WorkflowFailed,
+            format!("{}; nothing was copied. {}", lack.why, lack.remedy),
+        ))
+    }
+
+    /// What there is to choose from for each part: nodes first, what people may have changed last.
+    fn choices(&self, parts: &Parts) -> CliResult<Vec<Choice<'_>>> {
+        let mut rows: BTreeMap<&StoreKey, Vec<&ReplicaRow>> = BTreeMap::new();
+        for row in self.rows.iter().filter(|r| parts.contains_key(&r.key)) {
+            rows.entry(&row.key).or_default().push(row);
+        }
+        let choice = |(key, rows)| self.choice(rows, parts.get(key).and_then(|i| i.hash));
+        rows.into_iter().map(choice).collect()
+    }
+
+    fn choice<'a>(
+        &self,
+        mut replicas: Vec<&'a ReplicaRow>,
+        recorded: Option<Hash>,
+    ) -> CliResult<Choice<'a>> {
+        if replicas.iter().all(|r| !is_here(&r.at)) {
+            let nodes = elsewhere(replicas.iter().copied());
+            return Err(CliError::new(
+                Exit::NotFound,
+                format!(
+                    "a part of it is stored only on {nodes}, which only a run in an allocation that has them reaches; nothing was copied. Give \
+                     the dataset a `dest` and `tarn run` there: the data stored there is not made again"
+                ),
+            ));
+        }
+        replicas.retain(|r| is_here(&r.at));
+        replicas.sort_by_key(|r| match r.at {
+            StoredAt::Node { .. } => 0,
+            StoredAt::Drained(_) => 1,
+            StoredAt::External(_) => 2,
+        });
+        let key = self.key(replicas[0])?;
+        let manifest = self.manifest(&replicas, recorded, key.as_ref())?;
+        Ok(Choice {
+            manifest,
+            replicas,
+            key,
+        })
+    }
+
+    /// What every replica of a part must hold. Where the manifest is lost or damaged, a replica that has the content which the run has recorded
+    /// tells it.
+    fn manifest(
+        &self,
+        replicas: &[&ReplicaRow],
+        recorded: Option<Hash>,
+        key: Option<&Arc<DataKey>>,
+    ) -> CliResult<Manifest> {
+        let row = replicas[0];
+        let path = self.state.manifest(&row.workspace, &row.key);
+        let read = std::fs::read(&path).map_err(anyhow::Error::from);
+        let why = match read.and_then(|bytes| Ok(Manifest::decode(&bytes)?)) {
+            Ok(manifest) => return Ok(manifest),
+            Err(why) => why,
+        };
+        let (mover, control) = (trees(), Control::default());
+        let alone = replicas
+            .iter()
+            .filter(|r| !matches!(r.at, StoredAt::External(_)));
+        for replica in alone {
+            let found = match key {
+                None => mover.digest(&replica.path(), &control),
+                Some(key) => mover.digest_sealed(&replica.path(), key, &control),
+            };
+            if let Ok(found) = found
+                && recorded.is_some()
+                && found.hash() == recorded
+            {
+                return Ok(found);
+            }
+        }
+        Err(CliError::new(
+            Exit::State,
+            format!(
+                "the manifest {} of a part of `{}` cannot be used: {why:#}; no replica that is seen from here holds what {} recorded. \
+                 `tarn data rm {1}`, then `tarn run` makes it again",
+                path.display(),
+                row.dataset,
+                row.run
+            ),
+        ))
+    }
+
+    /// The key of a part of an encrypted dataset.
+    fn key(&self, row: &ReplicaRow) -> CliResult<Option<Arc<DataKey>>> {
+        let of_part = self
+            .state
+            .keys(&row.workspace)
+            .join(&row.dataset)
+            .join(&row.key.0);
+        if !of_part.exists() {
+            return Ok(None);
+        }
+        let ring = tarn_keyring::of_user().exit(Exit::State)?;
+        let wrapping = Wrapping::of_user(ring, &row.workspace).exit(Exit::Internal)?;
+        let keys = DataKeys::new(&self.state, &row.workspace, wrapping);
+        let key = keys.get(&row.dataset, &row.key);
+        key.map(Some)
+            .map_err(|failure| CliError::new(Exit::State, failure.message))
+    }
+
+    /// Copies the version out; the keys of its parts. Where it is to be freed afterwards, what was put is read again.
+    /// What an earlier call has put there whole is not put again.
+    pub(super) fn copy_to(&self, dest: &Path, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+        if let Some(at) = ObjectUrl::of(dest) {
+            let refused = |why| format!("{} is no place in an object store: {why}", shown(dest));
+            let at = at.map_err(|why| CliError::new(Exit::Usage, refused(why)))?;
+            return self.put_to(at.tree(), run, frees);
+        }
+        let dest = super::copy::plain(&std::path::absolute(dest).exit(Exit::Usage)?);
+        if dest.symlink_metadata().is_ok() {
+            if let Ok(copied) = self.to_copy(run, frees)
+                && holds(&dest, &self.choices(&copied.parts)?)
+            {
+                sync([dest.as_path()].into_iter())?;
+                say!("{} has all of it already", dest.display());
+                return Ok(copied);
+            }
+            return Err(CliError::new(
+                Exit::Usage,
+                format!("{} exists already; choose another place", dest.display()),
+            ));
+        }
+        let copied = self.to_copy(run, frees)?;
+        let report = copy(&mut self.choices(&copied.parts)?, &dest, level(frees));
+        let report = report.exit(Exit::WorkflowFailed)?;
+        for lost in &report.lost {
+            say!("warning: {lost}");
+        }
+        say!("{} copied to {}", Bytes(report.bytes), dest.display());
+        Ok(copied)
+    }
+
+    /// What is freed afterwards must be whole.
+    fn to_copy(&self, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+        let (parts, lacks) = match frees {
+            true => (self.complete(run)?, None),
+            false => self.made(&self.rows, run)?,
+        };
+        Ok(Copied { parts, lacks })
+    }
+
+    /// The same to a tree of an object store, where an interrupted call has left what the next one goes on with.
+    fn put_to(&self, dest: ObjectUrl, run: Option<&str>, frees: bool) -> CliResult<Copied> {
+        let copied = self.to_copy(run, frees)?;
+        let owner = self.rows.first().map_or(String::new(), |row| {
+            format!("{}/{}", row.workspace, row.dataset)
+        });
+        let mut parts = self.choices(&copied.parts)?;
+        if frees && is_put(&dest, &owner, &parts).exit(Exit::WorkflowFailed)? {
+            say!("{dest} has all of it already, by an earlier call");
+            return Ok(copied);
+        }
+        let report = try_all(&mut parts, &trees(), &|sources| {
+            deliver(Delivered {
+                sources,
+                dest: dest.clone(),
+                single: false,
+                owner: owner.clone(),
+                over: Over::Unfinished,
+                verify: level(frees),
+            })
+        })
+        .exit(Exit::WorkflowFailed)?;
+        say!("{} copied to {dest}", Bytes(report.bytes + report.resumed));
+        Ok(copied)
+    }
+
+    /// Reads all replicas of the version, as a run has made it, and then those of the older ones that are left of it. And what parts
+    /// of it are gone, if all had been made.
+    pub(super) fn read_all(&self, run: Option<&str>) -> CliResult<(Found<'_>, Option<Lack>)> {
+        let (parts, lack) = self.made(&self.rows, run)?;
+        let mut all = self.read(&self.rows, &parts, true);
+        for of_version in self.older.chunk_by(|a, b| a.version == b.version) {
+            // Of an older one some parts may have gone: those that are there can be kept all the same.
+            let made = self.made(of_version, run);
+            let parts = made.map_or_else(|_| Parts::new(), |(parts, _)| parts);
+            all.extend(self.read(of_version, &parts, run.is_some()));
+        }
+        Ok((all, lack.filter(|l| l.was_whole)))
+    }
+
+    /// Reads replicas: all of them, or only those of these parts.
+    fn read<'a>(
+        &self,
+        rows: &'a [ReplicaRow],
+        parts: &Parts,
+        is_only: bool,
+    ) -> Vec<(&'a ReplicaRow, Replica)> {
+        let is_meant = |r: &&ReplicaRow| !is_only || parts.contains_key(&r.key);
+        let read = |row: &'a ReplicaRow| {
+            if !is_here(&row.at) {
+                return (row, Replica::Elsewhere);
+            }
+            let recorded = parts.get(&row.key).and_then(|i| i.hash);
+            let read = match self.choice(vec![row], recorded) {
+                Ok(choice) => choice.read(&trees()).map_err(|e| e.to_string()),
+                Err(e) => Err(format!("{:#}", e.error)),
+            };
+            (row, read.map_or_else(Replica::Damaged, |()| Replica::Whole))
+        };
+        rows.iter().filter(is_meant).map(read).collect()
+    }
+
+    /// The replicas of all versions, those of the newest first.
+    pub(super) fn of_all_versions(&self) -> impl Iterator<Item = &ReplicaRow> {
+        self.rows.iter().chain(&self.older)
+    }
+
+    /// What is said beside a replica of an older version.
+    pub(super) fn which_version(&self, row: &ReplicaRow) -> String {
+        match self.rows.first().is_some_and(|r| r.version > row.version) {
+            true => format!(" (version {})", row.version),
+            false => String::new(),
+        }
+    }
+
+    /// From now on the older versions are meant as well.
+    pub(super) fn with_older(mut self) -> Self {
+        self.rows.append(&mut self.older);
+        self
+    }
+
+    /// What lies here is on its devices, with what describes it.
+    pub(super) fn sync(&self) -> CliResult<()> {
+        let here = self.rows.iter().filter(|r| is_here(&r.at));
+        let paths: Vec<PathBuf> = here.map(ReplicaRow::path).collect();
+        let folders = paths.iter().filter(|p| !is_object(p) && p.is_dir());
+        let state = self.state.0.as_path();
+        sync(folders.map(PathBuf::as_path).chain([state]))
+    }
+
+    /// Its replicas on tiers of this machine are cache no more, if they were: nobody removes them for room. Refused when one of them is
+    /// gone already.
+    pub(super) fn uncache(&self) -> CliResult<()> {
+        uncache(self.rows.iter().filter(|r| is_here(&r.at)))?;
+        let on_tiers = self.rows.iter().filter(|r| is_on_tier(r));
+        let mut gone = on_tiers.filter(|r| !r.path().exists());
+        match gone.next() {
+            None => Ok(()),
+            Some(row) => Err(CliError::new(
+                Exit::NotFound,
+                format!(
+                    "`{}` is incomplete: {} is gone. {}",
+                    row.dataset,
+                    row.path().display(),
+                    had_again(&self.state, Some(&row.workflow), &row.dataset)
+                        .unwrap_or_else(|| "`tarn run` makes it again".into())
+                ),
+            )),
+        }
+    }
+
+    pub(super) fn record(&mut self, change: ChangeKind) -> CliResult<()> {
+        let changes: Vec<_> = self.rows.iter().map(|r| changed(r, change)).collect();
+        self.catalogue.record(&changes).exit(Exit::State)
+    }
+
+    pub(super) fn remove(&mut self) -> CliResult {
+        let bytes = remove(&mut self.catalogue, &self.rows, &trees())?;
+        // Of what lies on nodes that are not seen from here, all has been said: nothing of it is removed yet.
+        let all = self.rows.len();
+        self.rows.retain(|r| is_here(&r.at));
+        let ours = |r: &ReplicaRow| !matches!(r.at, StoredAt::External(_));
+        if self.rows.len() == all || self.rows.iter().any(ours) {
+            say!("{}", freed(&self.rows, bytes));
+        }
+        Ok(Exit::Success)
+    }
+}
+
+/// Whether it is a replica on a tier that this machine sees.
+fn is_on_tier(row: &ReplicaRow) -> bool {
+    matches!(row.at, StoredAt::Node { .. }) && is_here(&row.at)
+}
+
+/// Takes away what lets others remove these replicas for room. Only for who holds the lock of their workflows, or shares it.
+pub(crate) fn uncache<'a>(rows: impl Iterator<Item = &'a ReplicaRow>) -> CliResult<()> {
+    let mut all: BTreeMap<(&Path, &str), BTreeSet<PathBuf>> = BTreeMap::new();
+    for row in rows {
+        if let StoredAt::Node { root, .. } = &row.at {
+            let of_tier = all.entry((root, &row.workspace)).or_default();
+            of_tier.insert(row.path());
+        }
+    }
+    for ((root, workspace), replicas) in all {
+        tarn_node::uncache_replicas(root, workspace, &replicas)
+            .with_context(|| format!("cannot update the ledger of the tier at {}", root.display()))
+            .exit(Exit::State)?;
+    }
+    Ok(())
+}
+
+fn level(frees: bool) -> Verify {
+    match frees {
+        true => Verify::Readback,
+        false => Verify::Copy,
+    }
+}
+
+/// Whether a tree of a store is whole and just this, by an earlier call that was killed before it had freed the nodes. All of it is
+/// read.
+fn is_put(dest: &ObjectUrl, owner: &str, parts: &[Choice<'_>]) -> Result<bool, MoverError> {
+    let (mover, control) = (trees(), Control::default());
+    let dest = PathBuf::from(dest.to_string());
+    if !mover.is_delivered(&dest, owner, &control)? {
+        return Ok(false);
+    }
+    let meant = hash_of(parts);
+    Ok(meant.is_some() && mover.digest(&dest, &control)?.hash() == meant)
+}
+
+/// The same of a folder: whether it is just this.
+fn holds(folder: &Path, parts: &[Choice<'_>]) -> bool {
+    let meant = hash_of(parts);
+    let found = trees().digest(folder, &Control::default());
+    folder.is_dir() && meant.is_some() && found.is_ok_and(|found| found.hash() == meant)
+}
+
+fn hash_of(parts: &[Choice<'_>]) -> Option<Hash> {
+    let manifests: Vec<&Manifest> = parts.iter().map(|p| &p.manifest).collect();
+    merge(&manifests).ok().and_then(|merged| merged.hash())
+}
+
+fn sync<'a>(places: impl Iterator<Item = &'a Path>) -> CliResult<()> {
+    let synced = tarn_node::sync_file_systems(places);
+    synced.map_err(|failure| CliError::new(Exit::State, failure.message))
+}
+
+/// What the removal of replicas has done, in words: a `dest` is the user's, and stays.
+fn freed(rows: &[ReplicaRow], bytes: u64) -> String {
+    let (theirs, ours): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .partition(|r| matches!(r.at, StoredAt::External(_)));
+    let dests: BTreeSet<_> = theirs.iter().map(|r| r.path()).collect();
+    let there: Vec<_> = dests
+        .iter()
+        // What a store has is its own affair.
+        .filter(|d| is_object(d) || d.exists())
+        .map(|d| d.display().to_string())
+        .collect();
+    let stays = match there.is_empty() {
+        true => String::new(),
+        false => format!("; the copy in {} stays", there.join(", ")),
+    };
+    match theirs.first().filter(|_| ours.is_empty()) {
+        Some(row) => format!("`{}` is not on any tier{stays}", row.dataset),
+        None if bytes == 0 => format!("removed; it took no space{stays}"),
+        None => format!("{} freed{stays}", Bytes(bytes)),
+    }
+}
+
+/// Copies parts into one folder.
+fn copy(parts: &mut [Choice<'_>], dest: &Path, verify: Verify) -> Result<CopyReport, MoverError> {
+    let mover = trees();
+    let mut staging = dest.as_os_str().to_owned();
+    staging.push(".tarn-incoming");
+    let copied = try_all(parts, &mover, &|sources| {
+        let job = CopyJob {
+            sources,
+            dest: dest.to_path_buf(),
+            staging: staging.clone().into(),
+            replace: false,
+            verify,
+            sync: true,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+            seal: None,
+        };
+        mover.copy(&job, &Control::default())
+    });
+    copied.inspect_err(|_| {
+        // What was copied so far is of no use to anybody; what cannot be removed is named by the error.
+        let _ = mover.remove(staging.as_ref());
+    })
+}
+
+/// Has sources copied. Where a replica turns out to be damaged, another of its part is taken.
+fn try_all(
+    parts: &mut [Choice<'_>],
+    mover: &Trees,
+    copy: &dyn Fn(Vec<CopySource>) -> Result<CopyReport, MoverError>,
+) -> Result<CopyReport, MoverError> {
+    loop {
+        let failed = match copy(parts.iter().map(Choice::source).collect()) {
+            Err(failed) => failed,
+            done => return done,
+        };
+        let hopeless = matches!(
+            failed.failure.kind,
+            FailureKind::NoSpace | FailureKind::Cancelled | FailureKind::Conflict
+        );
+        // Each round leaves out a replica at least: there is an end.
+        let other = |p: &mut Choice<'_>| p.leave_damaged(mover);
+        if hopeless || parts.iter_mut().map(other).filter(|left| *left).count() == 0 {
+            return Err(failed);
+        }
+    }
+}
+
+impl Choice<'_> {
+    fn source(&self) -> CopySource {
+        let row = self.replicas[0];
+        let paths = || self.manifest.entries.iter().map(|e| e.path.clone());
+        CopySource {
+            root: row.path(),
+            peer: None,
+            as_entry: None,
+            manifest: Some(self.manifest.clone()),
+            // There the other parts of the version lie as well.
+            only: matches!(row.at, StoredAt::External(_)).then(|| paths().collect()),
+            sealed: match row.at {
+                StoredAt::External(_) => None,
+                _ => self.key.clone(),
+            },
+            follow: Follow::None,
+        }
+    }
+
+    /// Reads the replica that is to be read first, and compares it with what it must hold.
+    fn read(&self, mover: &dyn Mover) -> Result<(), MoverError> {
+        let (path, control) = (self.replicas[0].path(), Control::default());
+        let same = |is: bool| {
+            let other = || MoverError::new(FailureKind::Corrupt, "it has other content");
+            is.then_some(()).ok_or_else(other)
+        };
+        match (self.source().sealed, &self.replicas[0].at) {
+            (Some(key), _) => {
+                let found = mover.digest_sealed(&path, &key, &control)?;
+                same(found.hash() == self.manifest.hash())
+            }
+            // There the other parts of the version lie as well.
+            (None, StoredAt::External(_)) => {
+                let found = mover.digest(&path, &control)?;
+                let mut all = self.manifest.entries.iter();
+                same(all.all(|e| found.find(&e.path).is_some_and(|f| f.same_content(e))))
+            }
+            (None, _) => mover.verify(&path, &self.manifest, &control),
+        }
+    }
+
+    /// Turns from a damaged replica to the next, if there is one.
+    fn leave_damaged(&mut self, mover: &dyn Mover) -> bool {
+        if self.replicas.len() < 2 {
+            return false;
+        }
+        let path = self.replicas[0].path();
+        let Err(e) = self.read(mover) else {
+            return false;
+        };
+        say!(
+            "warning: the replica at {} cannot be used ({e}); another is taken",
+            path.display()
+        );
+        self.replicas.remove(0);
+        true
+    }
+}

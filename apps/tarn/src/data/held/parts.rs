@@ -1,0 +1,123 @@
+//! The parts of a version, as a run has made it.
+
+use super::super::missing::{Missing, how_kept, run_again};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_journal::ReplicaRow;
+use tarn_types::history::History;
+use tarn_types::id::DataId;
+use tarn_types::part::{PartInfo, StoreKey};
+
+/// The parts of a version, with their content.
+pub(in crate::data) type Parts = BTreeMap<StoreKey, PartInfo>;
+
+/// Why a version is not whole, and what there is of it.
+pub(in crate::data) struct Lack {
+    pub(in crate::data) why: String,
+    pub(super) made: Parts,
+    /// Which of it can be copied, or was.
+    pub(in crate::data) rest: String,
+    /// How what is missing is had: begins a sentence.
+    pub(in crate::data) remedy: String,
+    /// All of it had been made.
+    pub(in crate::data) was_whole: bool,
+}
+
+impl Lack {
+    fn of(why: String) -> Self {
+        Self {
+            why,
+            made: Parts::new(),
+            rest: "what is there".into(),
+            remedy: "`tarn run` makes what is missing".into(),
+            was_whole: false,
+        }
+    }
+
+    /// What is said once what there is has been copied.
+    pub(in crate::data) fn after_copy(&self) -> String {
+        let was = if self.rest.ends_with("parts") {
+            "were"
+        } else {
+            "was"
+        };
+        format!("{}; {} {was} copied. {}", self.why, self.rest, self.remedy)
+    }
+}
+
+/// The keys of all parts that a run says the version has, or why it is not all there. `resumes`: the run can be resumed, as it is the
+/// newest of its workflow.
+pub(super) fn parts_in(
+    rows: &[ReplicaRow],
+    history: &History,
+    resumes: bool,
+) -> Result<Parts, Lack> {
+    let there: BTreeSet<&StoreKey> = rows.iter().map(|r| &r.key).collect();
+    let (Some(row), Some(start)) = (rows.first(), &history.start) else {
+        return Err(Lack::of("nothing of it is there".into()));
+    };
+    let (name, version) = (&row.dataset, row.version);
+    let known = start.workflow.data.iter().position(|d| d.name == *name);
+    let Some(data) = known.map(|at| DataId(at as u32)) else {
+        let why = format!("{} knows no dataset `{name}`", start.run);
+        return Err(Lack::of(why));
+    };
+    let parts = history.parts_of(data, version);
+    let mut keys: Parts = parts.map(|(_, i)| (i.key.clone(), i.clone())).collect();
+    let was_whole = history.is_sealed(data, version);
+    let all = keys.len();
+    keys.retain(|key, _| there.contains(key));
+    let gone = all - keys.len();
+    if was_whole && gone == 0 {
+        return Ok(keys);
+    }
+    let missing = Missing::of(history, data, version, |_, i| there.contains(&i.key));
+    let step = start.workflow.producer(data, version);
+    let step = step.map_or("its source", |s| &start.workflow.step(s).name);
+    if was_whole {
+        let are = if gone == 1 { "is" } else { "are" };
+        let those = if gone == 1 { "that" } else { "those" };
+        let named = missing.named;
+        let named = named.map_or(String::new(), |named| format!(", {those} of {named}"));
+        let why = format!(
+            "`{name}` (version {version}, made by {}) is incomplete: {gone} of its {all} parts {are} gone{named}",
+            start.run
+        );
+        let lack = Lack::of(why);
+        let rest = match keys.len() {
+            1 => "the other part".into(),
+            left => format!("the other {left} parts"),
+        };
+        return Err(Lack {
+            made: keys,
+            rest,
+            remedy: run_again(&start.workflow, data).unwrap_or(lack.remedy),
+            was_whole,
+            ..lack
+        });
+    }
+    let (done, all) = history.makers(data, version);
+    let of = all.map_or(String::new(), |all| format!(" of {all}"));
+    let (have, rest) = match done {
+        1 => ("has", "its output"),
+        _ => ("have", "their output"),
+    };
+    let dataset = start.workflow.dataset(data);
+    let (missing, rest) = match missing.text {
+        Some(gone) => (format!("; {gone}{}", how_kept(dataset)), "what is there"),
+        None => (String::new(), rest),
+    };
+    let why = format!(
+        "`{name}` is incomplete: {done}{of} instances of `{step}` {have} finished in {}{missing}",
+        start.run
+    );
+    let remedy = match resumes {
+        true => "`tarn resume` runs the other instances",
+        false => "`tarn run` runs the other instances",
+    };
+    Err(Lack {
+        made: keys,
+        rest: rest.into(),
+        remedy: remedy.into(),
+        ..Lack::of(why)
+    })
+}

@@ -1,0 +1,188 @@
+//! `tarn data ... --object`, `objects` and `versions`: the node's object store (docs/guide/objects.md).
+
+use crate::args::Cli;
+use crate::ckpt::printable;
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, out, say};
+use anyhow::Context;
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use tarn_objects::{Code, Fault, Info, Store};
+use tarn_types::codes::Exit;
+use tarn_types::units::Bytes;
+
+/// The version that is asked for, and the node that it is brought from first.
+pub(super) struct Which<'a> {
+    pub(super) key: &'a str,
+    pub(super) number: Option<u64>,
+    pub(super) from: Option<&'a str>,
+}
+
+fn open(store: Option<&Path>) -> CliResult<Store> {
+    Store::open(store).map_err(failed)
+}
+
+/// A fault of the library, with its exit code.
+fn failed(fault: Fault) -> CliError {
+    let exit = match fault.code {
+        Code::Invalid => Exit::Usage,
+        Code::NotFound => Exit::NotFound,
+        Code::NoSpace | Code::NoMem => Exit::NoRoom,
+        Code::Busy => Exit::Busy,
+        Code::Corrupt | Code::Exists | Code::Lost | Code::TimedOut => Exit::WorkflowFailed,
+        Code::Internal => Exit::Internal,
+        Code::Io | Code::Unsupported | Code::Shape | Code::Init => Exit::State,
+    };
+    CliError::new(exit, fault)
+}
+
+/// What is said of a place in an object store outside.
+pub(super) fn outside(at: &Path) -> CliError {
+    let text = format!(
+        "{} is outside, and the node's own object store takes and gives files: `tarn data copy` brings one from there or there",
+        at.display()
+    );
+    CliError::new(Exit::Usage, text)
+}
+
+/// One version, as `--json` has it.
+fn json(info: &Info, path: Option<&Path>) -> CliResult<()> {
+    let line = serde_json::json!({
+        "schema": 1, "key": info.key, "number": info.number, "bytes": info.bytes, "about": info.about,
+        "damaged": info.damaged, "encrypted": info.encrypted, "path": path,
+    });
+    print::json(&line)
+}
+
+/// Copies a file into a new version: read straight into the store.
+pub(super) fn put(
+    cli: &Cli,
+    store: Option<&Path>,
+    path: &Path,
+    key: &str,
+    (about, encrypt): (&str, bool),
+) -> CliResult {
+    let context = || format!("cannot read {}", path.display());
+    // A FIFO without a writer is not waited for.
+    let mut file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .with_context(context)
+        .exit(Exit::NotFound)?;
+    let meta = file.metadata().with_context(context).exit(Exit::NotFound)?;
+    if !meta.is_file() {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!("{} is no file: an object is made of one", path.display()),
+        ));
+    }
+    let mut store = open(store)?;
+    if encrypt {
+        store = store.encrypting(true);
+    }
+    let mut draft = store.create(key, meta.len()).map_err(failed)?;
+    let read = file.read_exact(draft.bytes());
+    read.with_context(context).exit(Exit::NotFound)?;
+    if file
+        .read(&mut [0])
+        .with_context(context)
+        .exit(Exit::NotFound)?
+        > 0
+    {
+        return Err(CliError::new(
+            Exit::WorkflowFailed,
+            format!(
+                "{} became longer while it was read: nothing was put",
+                path.display()
+            ),
+        ));
+    }
+    let info = draft.publish(about).map_err(failed)?;
+    match cli.json {
+        true => json(&info, None)?,
+        false => out!("{key} {}", info.number)?,
+    }
+    Ok(Exit::Success)
+}
+
+/// Verifies a version, which may come from another node first, and copies it out or says where its file is.
+pub(super) fn get(
+    cli: &Cli,
+    store: Option<&Path>,
+    which: &Which<'_>,
+    dest: Option<&Path>,
+) -> CliResult {
+    let store = open(store)?;
+    let Which { key, number, from } = *which;
+    let number = match from {
+        Some(node) => Some(store.fetch(key, number, node).map_err(failed)?.number),
+        None => number,
+    };
+    let object = store.map(key, number).map_err(failed)?;
+    object.verify().map_err(failed)?;
+    if dest.is_none() && object.info().encrypted {
+        let text = format!(
+            "object {key} is encrypted, and its file of no use to others: name one to copy it to"
+        );
+        return Err(CliError::new(Exit::Usage, text));
+    }
+    if let Some(dest) = dest {
+        crate::whole::create(dest, |file| file.write_all(object.bytes()))
+            .with_context(|| format!("cannot write {}", dest.display()))
+            .exit(Exit::WorkflowFailed)?;
+    }
+    let info = object.info();
+    let path = dest.unwrap_or(object.path());
+    match cli.json {
+        true => json(&info, Some(path))?,
+        false if dest.is_some() => say!("{} copied to {}", Bytes(info.bytes), path.display()),
+        false => out!("{}", path.display())?,
+    }
+    Ok(Exit::Success)
+}
+
+pub(super) fn list(cli: &Cli, store: Option<&Path>) -> CliResult {
+    let store = open(store)?;
+    show(cli, &store.list().map_err(failed)?)
+}
+
+pub(super) fn versions(cli: &Cli, store: Option<&Path>, key: &str) -> CliResult {
+    let store = open(store)?;
+    show(cli, &store.versions(key).map_err(failed)?)
+}
+
+fn show(cli: &Cli, all: &[Info]) -> CliResult {
+    if cli.json {
+        for info in all {
+            json(info, None)?;
+        }
+        return Ok(Exit::Success);
+    }
+    if all.is_empty() {
+        say!("the store has no objects");
+        return Ok(Exit::Success);
+    }
+    out!("{:<32} {:>7} {:>12}  about", "object", "version", "size")?;
+    for info in all {
+        let size = match info.damaged {
+            true => "damaged".to_owned(),
+            false => Bytes(info.bytes).to_string(),
+        };
+        out!(
+            "{:<32} {:>7} {size:>12}  {}",
+            info.key,
+            info.number,
+            printable(info.about.as_bytes())
+        )?;
+    }
+    Ok(Exit::Success)
+}
+
+pub(super) fn remove(store: Option<&Path>, key: &str, number: Option<u64>) -> CliResult {
+    open(store)?.delete(key, number).map_err(failed)?;
+    Ok(Exit::Success)
+}

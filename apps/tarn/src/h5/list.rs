@@ -1,0 +1,150 @@
+//! `tarn h5 ls` and `wait`.
+
+use super::exec::is_path;
+use super::store::{Header, Room, Store, changes, page_room};
+use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use crate::partition::refused;
+use crate::print::{self, out};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tarn_partitions::{Code, Partition};
+use tarn_types::codes::Exit;
+use tarn_types::units::Bytes;
+
+/// Between two looks at what is waited for.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Lists the files of a folder.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn ls(cli: &Cli, folder: &Path) -> CliResult {
+    let (mut files, room) = (Vec::new(), page_room());
+    for below in folders(folder) {
+        let inner = folder.join(&below);
+        let found = match Partition::list(&inner) {
+            // What goes away meanwhile, or is another user's, is none of this list.
+            Err(_) if !below.as_os_str().is_empty() => continue,
+            found => found.map_err(refused)?,
+        };
+        for mut info in found {
+            let opened = Store::open(&[inner.join(&info.name)], 0, false, room);
+            let Ok(page) = opened.and_then(|mut store| store.page()) else {
+                continue;
+            };
+            if let Some(header) = Header::of(&page) {
+                info.name = below.join(&info.name).to_string_lossy().into_owned();
+                files.push((info, header, changes(&page)));
+            }
+        }
+    }
+    if cli.json {
+        let all: Vec<_> = files
+            .iter()
+            .map(|(info, header, changes)| {
+                json!({
+                    "name": info.name, "bytes": header.eof, "partition_bytes": info.size, "changes": changes,
+                    "partitions": header.count, "index": header.index, "block": header.block,
+                })
+            })
+            .collect();
+        print::json(&json!({"schema": 1, "files": all}))?;
+        return Ok(Exit::Success);
+    }
+    for (info, header, changes) in &files {
+        let room = Bytes(info.size);
+        match (header.count, header.index) {
+            (1, _) => out!(
+                "{}  {} of {room}  changed {}",
+                info.name,
+                Bytes(header.eof),
+                times(*changes)
+            )?,
+            (count, 0) => out!(
+                "{}  {} over {count} partitions, 1 of {count}, {room}  changed {}",
+                info.name,
+                Bytes(header.eof),
+                times(*changes)
+            )?,
+            (count, index) => out!("{}  {} of {count}, {room}", info.name, index + 1)?,
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".into(),
+        count => format!("{count} times"),
+    }
+}
+
+/// The folder itself, as an empty path, and those below it, in the order of their names. Of a dataspace only tarnd knows them.
+fn folders(top: &Path) -> Vec<PathBuf> {
+    let mut all = vec![PathBuf::new()];
+    let mut next = 0;
+    while is_path(top) && next < all.len() {
+        let here = top.join(&all[next]);
+        let entries = std::fs::read_dir(here).into_iter().flatten().flatten();
+        let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut inner: Vec<_> = inner
+            .map(|entry| all[next].join(entry.file_name()))
+            .collect();
+        inner.sort();
+        all.extend(inner);
+        next += 1;
+    }
+    all
+}
+
+/// Waits for a change.
+///
+/// # Errors
+/// When there is none in time.
+pub(super) fn wait(
+    cli: &Cli,
+    partition: &PathBuf,
+    newer_than: Option<u64>,
+    patience: Duration,
+) -> CliResult {
+    let until = Instant::now() + patience;
+    let (mut seen, mut store, room) = (newer_than, None, page_room());
+    loop {
+        if store.is_none() {
+            store = there(partition, room)?;
+        }
+        let now = match &mut store {
+            Some(store) => Some(changes(&store.page().map_err(refused)?)),
+            None => None,
+        };
+        let before = *seen.get_or_insert(now.unwrap_or(0));
+        match now {
+            Some(now) if now > before => {
+                match cli.json {
+                    true => print::json(&json!({"schema": 1, "changes": now}))?,
+                    false => out!("{now}")?,
+                }
+                return Ok(Exit::Success);
+            }
+            _ if Instant::now() >= until => {
+                let text = format!(
+                    "{} was not changed more than {before} times in {patience:?}: see what its writer does, or give more --patience",
+                    partition.display()
+                );
+                return Err(CliError::new(Exit::State, text));
+            }
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// The partition, if it is there.
+fn there(partition: &PathBuf, room: Room) -> CliResult<Option<Store>> {
+    match Store::open(std::slice::from_ref(partition), 0, false, room) {
+        Ok(store) => Ok(Some(store)),
+        Err(why) if why.code == Code::NotFound => Ok(None),
+        Err(why) => Err(refused(why)),
+    }
+}

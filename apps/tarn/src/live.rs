@@ -1,0 +1,79 @@
+//! What a run says of itself while it goes on, for `tarn status` in another shell or on another node; and how it hears from
+//! there that it is to stop.
+
+use crate::print::say;
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tarn_journal::live;
+use tarn_ports::Progress;
+use tarn_types::bounds::MAX_LIVE;
+use tarn_types::layout::StateDir;
+use tarn_types::nodes::{LIVE_FORMAT, Live};
+use tarn_types::units::Time;
+
+/// How often it is said. A run that is over before has nothing to say.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// Writes the file until it is dropped, which removes it. Somebody's wish that the run stop is passed on to this process as
+/// SIGTERM.
+pub(crate) struct StatusFile {
+    path: PathBuf,
+    cancel: PathBuf,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StatusFile {
+    /// `now`: nanoseconds since the run's start.
+    pub(crate) fn new(state: &StateDir, run: &str, progress: Progress, now: Time) -> Self {
+        let (path, cancel) = (state.live(run), state.cancel(run));
+        // What a process has left that died.
+        live::remove(&path);
+        let (stop, stopped) = channel();
+        let (file, asked, begun) = (path.clone(), cancel.clone(), Instant::now());
+        let thread = std::thread::spawn(move || {
+            for beat in 0.. {
+                if stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                if std::fs::remove_file(&asked).is_ok() {
+                    say!("somebody asks that the run stop (tarn cancel)");
+                    let own = rustix::process::getpid();
+                    let _ = rustix::process::kill_process(own, rustix::process::Signal::TERM);
+                }
+                let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                let mut said = Live {
+                    format: LIVE_FORMAT,
+                    pid: std::process::id(),
+                    beat,
+                    now: now.saturating_add(elapsed),
+                    transfers: progress.transfers(),
+                    steps: progress.steps(),
+                };
+                said.transfers.truncate(MAX_LIVE);
+                said.steps.truncate(MAX_LIVE);
+                // A run goes on where it cannot be watched, such as on a full disk.
+                let _ = live::write(&file, &said);
+            }
+        });
+        Self {
+            path,
+            cancel,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for StatusFile {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        live::remove(&self.path);
+        live::remove(&self.cancel);
+    }
+}

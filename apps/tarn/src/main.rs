@@ -1,0 +1,139 @@
+//! `tarn`: the command line. Glue only: what it does lives in the crates below.
+
+mod args;
+mod block;
+mod ckpt;
+mod cluster;
+mod data;
+mod date;
+mod doctor;
+mod finding;
+mod h5;
+mod inspect;
+mod key;
+mod live;
+mod measure;
+mod mode;
+mod mover;
+mod nodes;
+mod partition;
+mod plan;
+mod progress;
+mod run;
+mod run_log;
+mod sim;
+mod slurm;
+mod state;
+mod usage;
+mod usage_error;
+mod verbs;
+mod watch;
+mod workflow;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use error::{CliError, CliResult};
+use print::say;
+use std::ffi::OsStr;
+use std::process::ExitCode;
+use tarn_console::{error, print, whole};
+use tarn_types::codes::Exit;
+
+fn main() -> ExitCode {
+    // These run inside steps: before anything else, while the process has one thread.
+    let first = std::env::args_os().nth(1);
+    match first.as_deref().and_then(OsStr::to_str) {
+        word if tarn_node::image::able::is_taker(word) => {
+            return tarn_node::image::take::main(&tarn_mover::Trees::new());
+        }
+        Some(tarn_node::HELPER_ARGUMENT) => {
+            return tarn_node::runner::main(|| Box::new(tarn_mover::Trees::new()));
+        }
+        // Options before the command are for the whole command line to understand.
+        Some("exec") if std::env::args_os().len() > 2 && !has_options(2) => {
+            return tarn_node::exec::main(std::env::args_os().skip(2));
+        }
+        Some("enter") if std::env::args_os().len() > 2 && !has_options(1) => {
+            return tarn_node::exec::enter(std::env::args_os().skip(2));
+        }
+        Some(tarn_node::exec::RANK_ARGUMENT) => {
+            return tarn_node::exec::rank(std::env::args_os().skip(2));
+        }
+        // What it does not understand is for the whole command line to say.
+        Some("slurm")
+            if std::env::args_os()
+                .nth(2)
+                .is_some_and(|word| word == "check") =>
+        {
+            if let Ok(args) = slurm::CheckArgs::try_parse_from(std::env::args_os().skip(2)) {
+                return error::ended(slurm::check(&args));
+            }
+        }
+        Some(tarn_manual::ARGUMENT) => {
+            return tarn_manual::main(Cli::command(), 1, std::env::args_os().skip(2));
+        }
+        _ => {}
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            if let Some(option) = usage_error::only_for_run(&e) {
+                say!(
+                    "error: `tarn resume` continues a run as it began and takes no {option}; `tarn run {option}` begins a new run, \
+                     which runs again only what is not done"
+                );
+                return ExitCode::from(Exit::Usage as u8);
+            }
+            if usage_error::names_run_twice(&e) {
+                say!("error: name the run once: `RUN` and `--run RUN` are the same");
+                return ExitCode::from(Exit::Usage as u8);
+            }
+            return tarn_console::usage_error::print(&Cli::command(), &e);
+        }
+    };
+    error::ended(dispatch(&cli))
+}
+
+/// Whether one of the first words after the subcommand is an option.
+fn has_options(words: usize) -> bool {
+    let mut words = std::env::args_os().skip(2).take(words);
+    words.any(|word| word != "--" && word.as_encoded_bytes().starts_with(b"-"))
+}
+
+fn dispatch(cli: &Cli) -> CliResult {
+    match &cli.command {
+        Command::Run(args) => run::run(cli, args),
+        Command::Plan(args) => plan::plan(cli, args),
+        Command::Sim(args) => sim::sim(cli, args),
+        Command::Resume(args) => run::resume(cli, args),
+        Command::Status(args) => watch::status(cli, args),
+        Command::Why(args) => inspect::why(cli, args),
+        Command::Cancel(which) => inspect::cancel(cli, which),
+        Command::Data(command) => data::data(cli, command),
+        Command::Key(command) => key::key(cli, command),
+        Command::Ckpt(command) => ckpt::ckpt(cli, command),
+        Command::Block(command) => block::block(cli, command),
+        Command::H5(command) => h5::h5(cli, command),
+        Command::Verbs(command) => verbs::verbs(command),
+        Command::Partition(command) => partition::partition(cli, command),
+        Command::Mode(command) => mode::mode(cli, command),
+        Command::Usage(args) => usage::usage(cli, args),
+        Command::Submit(args) => slurm::submit(cli, args),
+        Command::Slurm(command) => slurm::slurm(cli, command),
+        Command::Nodes(machine) => nodes::nodes(cli, machine),
+        Command::Doctor(machine) => doctor::doctor(cli, machine),
+        Command::Bench { words } => measure::start(cli, &[], words),
+        Command::Reproduce { words } => measure::start(cli, &["reproduce"], words),
+        Command::Exec(args) => Err(CliError::new(
+            Exit::Usage,
+            format!(
+                "tarn exec {} works inside a step of several nodes",
+                args.node
+            ),
+        )),
+        Command::Enter(_) => Err(CliError::new(
+            Exit::Usage,
+            "tarn enter works in processes that a step of several nodes starts",
+        )),
+    }
+}

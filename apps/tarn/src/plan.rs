@@ -1,0 +1,509 @@
+//! `tarn plan`: the same engine in virtual time. What it shows is what `tarn run` would decide, as far as
+//! run times and sizes are known.
+
+use crate::args::{Cli, RunArgs};
+use crate::error::{CliError, CliResult, ExitWith};
+use crate::print::{self, out, say};
+use crate::run::allocation::{Purpose, Reached};
+use crate::run::changes::{self, Changes};
+use crate::run::check::Check;
+use crate::run::dropped::Dropped;
+use crate::run::others::Others;
+use crate::{cluster, state, workflow};
+use entries::Supposed;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tarn_engine::Engine;
+use tarn_node::Reading;
+use tarn_ports::{Journal, JournalError, Record};
+use tarn_report::Summary;
+use tarn_simulator::{Estimates, SimEntry, Simulation};
+use tarn_types::action::{Do, Outcome};
+use tarn_types::codes::Exit;
+use tarn_types::event::{Event, Failure, Options, Start};
+use tarn_types::history::History;
+use tarn_types::id::{DataId, InstanceId, TierRef};
+use tarn_types::layout::StateDir;
+use tarn_types::merge;
+use tarn_types::part::{PartInfo, StoreKey};
+use tarn_types::reason::Reason;
+use tarn_types::units::{Bytes, Elapsed, Nanos, SECOND};
+use tarn_types::workflow::{Dataset, Workflow};
+
+mod cached;
+mod entries;
+
+/// Run time assumed for a step without a `time` that has never run.
+const ASSUMED_RUN_TIME: Nanos = SECOND;
+/// Size assumed for an output without a `size` that was never made.
+const ASSUMED_BYTES: u64 = 1 << 20;
+/// A plan that takes longer than this shows that it goes on.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+/// Allocation unit of a tier.
+const BLOCK: u64 = 4096;
+
+/// What the nodes of an allocation make in the state folder.
+const HOSTS: &str = "hosts";
+
+struct Memory(Vec<Record>);
+
+impl Journal for Memory {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.0.extend_from_slice(records);
+        Ok(())
+    }
+}
+
+/// Says now and then how far a long plan has come.
+struct SignOfLife {
+    planned: u64,
+    said: Instant,
+}
+
+impl SignOfLife {
+    fn new() -> Self {
+        Self {
+            planned: 0,
+            said: Instant::now(),
+        }
+    }
+
+    /// What is to be said now, `every` so often.
+    fn see(&mut self, record: &Record, every: Duration) -> Option<String> {
+        let runs = record.actions.iter();
+        let runs = runs.filter(|a| matches!(a.what, Do::Run(_) | Do::Reuse { .. }));
+        self.planned += runs.count() as u64;
+        if self.said.elapsed() < every {
+            return None;
+        }
+        self.said = Instant::now();
+        Some(format!(
+            "planning: {} steps have their place so far",
+            self.planned
+        ))
+    }
+}
+
+/// What earlier runs showed of a step and its outputs.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    run_times: BTreeMap<String, (Nanos, u64)>,
+    outputs: BTreeMap<String, (u64, u64, u64)>,
+}
+
+/// A state folder that is not there before a plan is not there after it: the nodes of an allocation need one while they are looked at.
+struct Unmade(Option<PathBuf>);
+
+impl Unmade {
+    fn of(state: &StateDir) -> Self {
+        Self((!state.0.exists()).then(|| state.0.clone()))
+    }
+}
+
+impl Drop for Unmade {
+    fn drop(&mut self) {
+        let Some(state) = self.0.take() else { return };
+        // What is remembered of the nodes. Whoever has begun a run meanwhile has more there.
+        let entries = std::fs::read_dir(&state).into_iter().flatten().flatten();
+        let names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        if names.iter().all(|name| name == HOSTS) {
+            let _ = std::fs::remove_dir_all(state.join(HOSTS));
+            let _ = std::fs::remove_dir(&state);
+        }
+    }
+}
+
+pub(crate) fn plan(cli: &Cli, args: &RunArgs) -> CliResult {
+    let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
+    let dir = state::beside(cli, &parsed.workflow.folder)?;
+    let workspace = state::workspace(&parsed.workflow.name, &dir);
+    crate::run::lock::could_lock(&dir, &parsed.workflow.name)?;
+    let unmade = Unmade::of(&dir);
+    let purpose = Purpose {
+        state: &dir,
+        workflow: Some(&parsed.workflow),
+        margin: 0,
+        log: cli.logged(),
+    };
+    // Their tarnds end here: a plan starts nothing.
+    let reached = Reached::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());
+    drop(unmade);
+    let elsewhere = reached.is_some();
+    let found = match reached {
+        Some(nodes) => nodes,
+        None => cluster::discover(&args.machine, &dir)?,
+    };
+    let mover = crate::mover::trees();
+    Check {
+        parsed: &parsed,
+        files: &files,
+        cluster: &found,
+        elsewhere,
+        state: &dir,
+        workspace: &workspace,
+        mover: &mover,
+    }
+    .check(args)?;
+    let (prior, prior_dest) = match dir.0.is_dir() {
+        true => {
+            let catalogue = crate::run::open_catalogue(&dir)?;
+            let mut prior = catalogue
+                .prior(&parsed.workflow, &workspace, &found, elsewhere)
+                .exit(Exit::State)?;
+            crate::run::prior::held_still(&mut prior, &found, &workspace, &dir, elsewhere);
+            let dests = crate::run::prior::prior_dests(&catalogue, &parsed.workflow, &dir, &mover)?;
+            crate::run::prior::tell_of_dests(&parsed.workflow, &workspace, &dir, &mover);
+            (prior, dests)
+        }
+        false => (Vec::new(), Vec::new()),
+    };
+    let others = match dir.0.is_dir() || parsed.workflow.data.iter().any(|d| d.of.is_some()) {
+        true => Others::find(&dir, &parsed.workflow, &found, elsewhere)?,
+        false => Others::default(),
+    };
+    let looks = changes::looks(&parsed.workflow, &dir, &workspace, Reading::All, &mover);
+    let changes = Changes::since_last(&dir, &parsed, &files, (&looks, &others.data));
+    let mut start = Start {
+        run: format!("{}-plan", parsed.workflow.name),
+        workspace,
+        wall: crate::run::wall(),
+        workflow: parsed.workflow.clone(),
+        cluster: found,
+        options: Options {
+            policy: args.policy,
+            verify: args.verify.into(),
+            cache: crate::run::cache(args, elsewhere),
+            fail_fast: args.fail_fast,
+        },
+        prior,
+        prior_dest,
+        prior_data: others.data.clone(),
+        allocation: None,
+        sealed: false,
+        pinned: Vec::new(),
+        set_aside: None,
+    };
+    if dir.0.is_dir() {
+        let catalogue = crate::run::open_catalogue(&dir)?;
+        crate::run::pinned::keep(&catalogue, &mut start)?;
+    }
+    crate::run::others::set_aside(&mut start.cluster, &mut start.prior_data);
+    let seen = seen(&dir, &start.workflow);
+    let mut world = Simulation::new(&start, estimates(&start, seen, &looks));
+    let mut journal = Memory(Vec::new());
+    let first = Event::Started(Box::new(start.clone()));
+    let mut alive = SignOfLife::new();
+    let outcome = tarn_engine::drive(
+        &mut Engine::new(),
+        &mut world,
+        &mut journal,
+        first,
+        0,
+        &mut |r| {
+            if let Some(sign) = alive.see(r, SIGN_OF_LIFE) {
+                say!("{sign}");
+            }
+        },
+    );
+    let outcome = outcome.exit(Exit::Internal)?;
+    show((cli, &dir), &start, &journal.0, &world, &changes)?;
+    match outcome {
+        Outcome::Done => Ok(Exit::Success),
+        outcome => Err(CliError::new(
+            // That of the run.
+            match outcome {
+                Outcome::Failed => Exit::WorkflowFailed,
+                _ => Exit::NoRoom,
+            },
+            "this workflow cannot be run here as it is",
+        )),
+    }
+}
+
+/// Run times and sizes from the newest run that has them.
+fn seen(dir: &StateDir, w: &Workflow) -> Seen {
+    let mut seen = Seen::default();
+    let Ok(Some(run)) = tarn_journal::runs::newest(dir, Some(&w.name)) else {
+        return seen;
+    };
+    let Ok(history) = tarn_journal::runs::history(dir, &run.name) else {
+        return seen;
+    };
+    let Some(start) = &history.start else {
+        return seen;
+    };
+    for (id, instance) in &history.instances {
+        let ended = instance
+            .attempts
+            .last()
+            .filter(|_| instance.state.is_done());
+        if let Some(attempt) = ended {
+            let entry = seen
+                .run_times
+                .entry(start.workflow.step(id.step).name.clone())
+                .or_default();
+            *entry = (entry.0 + attempt.usage.wall, entry.1 + 1);
+        }
+    }
+    for (name, info) in &history.parts {
+        let dataset = &start.workflow.dataset(name.data).name;
+        let entry = seen.outputs.entry(dataset.clone()).or_default();
+        *entry = (
+            entry.0 + info.bytes,
+            entry.1 + info.files,
+            entry.2.max(u64::from(name.origin) + 1),
+        );
+    }
+    seen
+}
+
+fn estimates(start: &Start, seen: Seen, looks: &changes::Looks) -> Estimates {
+    let w = &start.workflow;
+    let listed = looks.iter();
+    let listed = listed.map(|(id, look)| (*id, list(w.dataset(*id), look)));
+    let sources: BTreeMap<DataId, Result<Vec<PartInfo>, Failure>> = listed.collect();
+    let known = sources.iter();
+    let known = known.filter_map(|(id, parts)| Some((*id, parts.as_deref().ok()?)));
+    let of_others = start.prior_data.iter().map(|prior| {
+        let parts = prior.parts.iter().map(|part| part.info.clone());
+        (prior.data, parts.collect::<Vec<_>>())
+    });
+    let of_others: Vec<_> = of_others.collect();
+    let known = known.chain(of_others.iter().map(|(id, parts)| (*id, &parts[..])));
+    let supposed: Supposed = entries::suppose(w, known);
+    let steps: Vec<_> = w.steps.iter().map(|s| (s.name.clone(), s.time)).collect();
+    let times = seen.run_times;
+    let datasets: Vec<_> = w.data.iter().map(|d| (d.name.clone(), d.size)).collect();
+    Estimates {
+        run_time: Box::new(move |id| match steps.get(id.step.at()) {
+            Some((name, limit)) => match times.get(name) {
+                Some((sum, n)) => sum / n,
+                None => limit.map_or(ASSUMED_RUN_TIME, |l| l / 2),
+            },
+            None => ASSUMED_RUN_TIME,
+        }),
+        output: Box::new(move |id, data| {
+            let Some((name, size)) = datasets.get(data.at()) else {
+                return Vec::new();
+            };
+            let bytes = match seen.outputs.get(name) {
+                Some((bytes, _, origins)) => bytes / origins.max(&1),
+                None => size.unwrap_or(ASSUMED_BYTES),
+            };
+            let names = supposed.get(&(id.step, data));
+            let names = names.and_then(|each| each.get(id.index as usize));
+            match names {
+                Some(names) => {
+                    let share = bytes / (names.len() as u64).max(1);
+                    let file = |name: &String| SimEntry::file(name.clone(), share);
+                    names.iter().map(file).collect()
+                }
+                None => vec![SimEntry::file(format!("{name}.{}", id.index), bytes)],
+            }
+        }),
+        sources,
+        block: BLOCK,
+    }
+}
+
+/// The parts of a real source.
+fn list(
+    dataset: &Dataset,
+    look: &Result<tarn_node::SourceLook, Failure>,
+) -> Result<Vec<PartInfo>, Failure> {
+    let manifest = look.as_ref().map(|l| &l.tree).map_err(Clone::clone)?;
+    let parts =
+        merge::partition(manifest, dataset.partition, dataset.scatter.as_ref()).map_err(|e| {
+            Failure {
+                kind: tarn_types::event::FailureKind::Io,
+                message: e.to_string(),
+            }
+        })?;
+    let info = |(seq, (class, m)): (u32, (_, tarn_types::manifest::Manifest))| PartInfo {
+        seq,
+        class,
+        bytes: m.bytes(),
+        stored: m.bytes().next_multiple_of(BLOCK) + m.entries.len() as u64 * BLOCK,
+        files: m.files(),
+        hash: m.hash(),
+        key: StoreKey(format!("{}.plan.{seq}", dataset.name)),
+    };
+    Ok((0u32..).zip(parts).map(info).collect())
+}
+
+/// One line of the plan.
+#[derive(Debug, Serialize)]
+struct Line {
+    at_ns: Nanos,
+    step: String,
+    nodes: Vec<String>,
+    /// Its partitions: what each takes of which tier.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    partitions: Vec<String>,
+    why: String,
+    /// The instance of which an earlier result is used.
+    #[serde(skip)]
+    reused: Option<InstanceId>,
+}
+
+fn show(
+    (cli, state): (&Cli, &StateDir),
+    start: &Start,
+    records: &[Record],
+    world: &Simulation,
+    changes: &Changes,
+) -> CliResult<()> {
+    let mut history = History::new();
+    let mut dropped = Dropped::default();
+    let mut runs = std::collections::BTreeSet::new();
+    let mut lines = Vec::new();
+    let nodes: Vec<String> = start.cluster.nodes.iter().map(|n| n.name.clone()).collect();
+    let mut placed = BTreeMap::new();
+    for r in records {
+        history.apply(r.now, &r.event, &r.actions);
+        for action in &r.actions {
+            if let Some(id) = dropped.see(action) {
+                lines.retain(|l: &Line| l.reused != Some(id));
+            }
+            match &action.what {
+                Do::Assign { instance, .. } => {
+                    placed.insert(*instance, history.explain(&action.why));
+                }
+                Do::Run(run) => {
+                    runs.insert(run.instance.step);
+                    lines.push(Line {
+                        at_ns: r.now,
+                        step: history.instance_name(run.instance),
+                        nodes: run
+                            .nodes
+                            .iter()
+                            .map(|s| nodes[s.node.at()].clone())
+                            .collect(),
+                        partitions: tarn_report::lent(start, &run.partitions),
+                        why: placed.get(&run.instance).cloned().unwrap_or_default(),
+                        reused: None,
+                    });
+                }
+                Do::Reuse { instance, .. } => lines.push(Line {
+                    at_ns: r.now,
+                    step: history.instance_name(*instance),
+                    nodes: Vec::new(),
+                    partitions: Vec::new(),
+                    why: history.explain(&action.why),
+                    reused: Some(*instance),
+                }),
+                Do::Note { .. }
+                    if matches!(
+                        action.why,
+                        Reason::Failed { .. } | Reason::GaveUp { .. } | Reason::Incomplete { .. }
+                    ) =>
+                {
+                    say!("error: {}", history.explain(&action.why));
+                }
+                _ => {}
+            }
+        }
+    }
+    let summary = Summary::of(records).exit(Exit::Internal)?;
+    let tiers = peaks(start, world);
+    let mut notes = changes.notes(&start.workflow, &runs);
+    notes.extend(dropped.notes(&start.workflow, changes));
+    notes.extend(crate::run::unkept::notes(state, start, &history));
+    notes.extend(cached::note(start, &history));
+    notes.extend(crate::run::margin::at_risk(&start.workflow));
+    if cli.json {
+        let value = serde_json::json!({
+            "schema": 1, "plan": lines, "tiers": tiers, "summary": summary, "notes": notes
+        });
+        return print::json(&value);
+    }
+    if let Some(banner) = crate::run::emulation(&start.cluster) {
+        say!("{banner}");
+    }
+    out!("order and placement (times are estimates)")?;
+    for l in &lines {
+        let at = format!("{:.2}", l.at_ns as f64 / SECOND as f64);
+        out!(
+            "{at:>10} s  {:<24} {:<12} {}",
+            l.step,
+            l.nodes.join(","),
+            l.why
+        )?;
+        for lent in &l.partitions {
+            out!("{:>12}  partition {lent}", "")?;
+        }
+    }
+    for note in &notes {
+        out!("note      {note}")?;
+    }
+    print::text(&summary.to_string())?;
+    for t in &tiers {
+        out!(
+            "tier      {}/{}: at most {} of {}",
+            t.node,
+            t.tier,
+            Bytes(t.peak),
+            Bytes(t.capacity)
+        )?;
+    }
+    out!("time      {} estimated", Elapsed(summary.makespan_ns))
+}
+
+/// The fullest a tier gets.
+#[derive(Debug, Serialize)]
+struct Peak {
+    node: String,
+    tier: String,
+    peak: u64,
+    capacity: u64,
+}
+
+fn peaks(start: &Start, world: &Simulation) -> Vec<Peak> {
+    let nodes = (0u32..).zip(&start.cluster.nodes);
+    let of_node = |(n, node): (u32, &tarn_types::cluster::Node)| {
+        let name = node.name.clone();
+        let tiers = (0u32..).zip(node.tiers.clone());
+        let peak = move |(t, tier): (u32, tarn_types::cluster::Tier)| Peak {
+            node: name.clone(),
+            tier: tier.name,
+            peak: world.peak(TierRef {
+                node: tarn_types::id::NodeId(n),
+                tier: tarn_types::id::TierId(t),
+            }),
+            capacity: tier.capacity,
+        };
+        tiers.map(peak).collect::<Vec<_>>()
+    };
+    nodes.flat_map(of_node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_plan_shows_that_it_goes_on_and_a_short_one_says_nothing() {
+        let mut alive = SignOfLife::new();
+        let record = Record {
+            seq: 0,
+            now: 0,
+            engine: 1,
+            event: Event::Timer,
+            actions: vec![tarn_types::action::Action {
+                what: Do::Reuse {
+                    instance: tarn_types::id::InstanceId {
+                        step: tarn_types::id::StepId(0),
+                        index: 0,
+                    },
+                    prior: 0,
+                },
+                why: tarn_types::reason::Reason::Needed,
+            }],
+        };
+        assert_eq!(alive.see(&record, Duration::from_secs(3600)), None);
+        let said = alive.see(&record, Duration::ZERO);
+        assert!(said.is_some_and(|s| s.contains(" 2 steps")));
+    }
+}

@@ -1,0 +1,370 @@
+//! What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, events as JSON.
+
+use crate::print::{self, say};
+use crate::run::changes::Changes;
+use crate::run::dropped::Dropped;
+use crate::run_log;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeSet;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tarn_ports::Progress;
+use tarn_ports::Record;
+use tarn_types::action::{Do, Subject};
+use tarn_types::event::{Ended, Event, Imaged, Output, Start};
+use tarn_types::history::History;
+use tarn_types::id::{InstanceId, StepId};
+use tarn_types::reason::Reason;
+use tarn_types::units::{Bytes, Elapsed, SECOND};
+use tarn_types::workflow::Workflow;
+
+/// How often the bars are drawn.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Sees every record once it is durable.
+pub(crate) struct Watcher {
+    json: bool,
+    history: History,
+    bars: Option<Bars>,
+    changes: Changes,
+    dropped: Dropped,
+    /// Steps of which it was said why they run again.
+    told: BTreeSet<StepId>,
+}
+
+struct Bars {
+    steps: ProgressBar,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// `history`: what the log of a resumed run tells already.
+    pub(crate) fn new(json: bool, start: &Start, history: History, progress: Progress) -> Self {
+        let names: Vec<String> = start.workflow.data.iter().map(|d| d.name.clone()).collect();
+        let bars = (!json && std::io::stderr().is_terminal()).then(|| Bars::new(progress, names));
+        Self {
+            json,
+            history,
+            bars,
+            changes: Changes::default(),
+            dropped: Dropped::default(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// When a step runs, why it runs again is told.
+    pub(crate) fn tells(&mut self, changes: Changes, w: &Workflow) {
+        if !self.json {
+            for note in changes.notes(w, &BTreeSet::new()) {
+                say!("note: {note}");
+            }
+        }
+        self.changes = changes;
+    }
+
+    /// All that has happened.
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub(crate) fn see(&mut self, record: &Record) {
+        self.history
+            .apply(record.now, &record.event, &record.actions);
+        run_log::tell(&self.history, record);
+        if self.json {
+            // What cannot be printed does not stop the run; its end tells.
+            let _ = print::json(record);
+            return;
+        }
+        if let Some(line) = self.event_line(&record.event) {
+            self.say(record.now, &line);
+        }
+        let again = self.tell_again(record);
+        let told = failure_of(&record.event);
+        for action in &record.actions {
+            if is_of_those(&action.what, &again) {
+                continue;
+            }
+            if matches!(&action.why, Reason::Failed { message } | Reason::GaveUp { message }
+                if told.is_some_and(|t| message.contains(t)))
+            {
+                continue;
+            }
+            if let Some(line) = self.action_line(&action.what, &action.why) {
+                self.say(record.now, &line);
+            }
+        }
+        if let Some(bars) = &self.bars {
+            let all = self.history.instances.len() as u64;
+            let done = self
+                .history
+                .instances
+                .values()
+                .filter(|i| i.state.is_done())
+                .count();
+            bars.steps.set_length(all);
+            bars.steps.set_position(done as u64);
+        }
+    }
+
+    fn say(&self, now: u64, line: &str) {
+        let text = format!("[{:>8.2} s] {line}", now as f64 / SECOND as f64);
+        match &self.bars {
+            Some(bars) => bars.steps.println(print::plain(&text)),
+            None => say!("{text}"),
+        }
+    }
+
+    /// Says which steps run again, and why, before they do; those of whose earlier results nothing is left.
+    fn tell_again(&mut self, record: &Record) -> BTreeSet<InstanceId> {
+        let actions = record.actions.iter();
+        let again = actions.filter_map(|a| self.dropped.see(a)).collect();
+        let Some(start) = &self.history.start else {
+            return again;
+        };
+        let w = &start.workflow;
+        let mut lines = self.dropped.take(w, &self.changes);
+        for action in &record.actions {
+            let Do::Run(run) = &action.what else { continue };
+            let id = run.instance.step;
+            if self.told.insert(id) {
+                let name = &w.step(id).name;
+                let why = self.changes.of(name);
+                lines.extend(why.map(|why| format!("{name} runs again: {why}")));
+            }
+        }
+        lines.iter().for_each(|line| self.say(record.now, line));
+        again
+    }
+
+    /// Names the outputs to which an instance wrote nothing.
+    fn barren(&self, outputs: &[Output]) -> String {
+        let Some(start) = &self.history.start else {
+            return String::new();
+        };
+        let empty = outputs.iter().filter(|o| o.parts.is_empty());
+        let names: Vec<_> = empty
+            .map(|o| format!("`{}`", start.workflow.dataset(o.data).name))
+            .collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("; it wrote nothing to {}", names.join(", ")),
+        }
+    }
+
+    fn event_line(&self, event: &Event) -> Option<String> {
+        match event {
+            Event::Ended {
+                instance,
+                ended,
+                usage,
+                ..
+            } => {
+                let name = self.history.instance_name(*instance);
+                Some(match ended {
+                    Ended::Committed {
+                        undeclared,
+                        outputs,
+                    } if undeclared.files > 0 => format!(
+                        "{name} done in {}{}; removed {} undeclared file(s), {}: {}",
+                        Elapsed(usage.wall),
+                        self.barren(outputs),
+                        undeclared.files,
+                        Bytes(undeclared.bytes),
+                        undeclared.names.join(", ")
+                    ),
+                    Ended::Committed { outputs, .. } => format!(
+                        "{name} done in {}{}",
+                        Elapsed(usage.wall),
+                        self.barren(outputs)
+                    ),
+                    Ended::Failed {
+                        failure, log_tail, ..
+                    } => {
+                        let quoted: String =
+                            log_tail.lines().map(|l| format!("\n    | {l}")).collect();
+                        // The message names the step too, for those who see nothing else.
+                        let own = format!("step `{name}`: ");
+                        let message = failure.message.trim_start_matches(&own);
+                        format!("{name} failed: {message}{quoted}")
+                    }
+                })
+            }
+            Event::Image { instance, what, .. } => {
+                let name = self.history.instance_name(*instance);
+                Some(match what {
+                    // One every so often: `tarn status` and the report tell of them.
+                    Imaged::Taken { .. } | Imaged::Copied { .. } => return None,
+                    Imaged::NotTaken { why } => {
+                        format!("{name}: no image of its processes was taken, it continues: {why}")
+                    }
+                    Imaged::Restored { id } => format!("{name} resumes from image {id}"),
+                    Imaged::NotCopied { id, at, why } => format!(
+                        "{name}: no copy of image {id} was made on {}, it continues: {why}",
+                        self.history.node_name(at.node)
+                    ),
+                    Imaged::NotRestored { id, why } => {
+                        format!("{name}: image {id} cannot be used and was removed: {why}")
+                    }
+                })
+            }
+            Event::TransferFailed { id, failure, .. } => {
+                Some(format!("transfer {id} failed: {}", failure.message))
+            }
+            Event::NodeLost { node, why } => {
+                let lost = self.history.losses.last();
+                let (replicas, bytes) = lost.map_or((0, 0), |l| (l.replicas, l.bytes));
+                Some(format!(
+                    "{} is lost ({why}), and with it {replicas} replica(s), {}",
+                    self.history.node_name(*node),
+                    Bytes(bytes)
+                ))
+            }
+            Event::NodeBack { node, whole, .. } => Some(format!(
+                "{} is back with {} replica(s)",
+                self.history.node_name(*node),
+                whole.len()
+            )),
+            Event::Interrupted { signal } => Some(format!("stopping (signal {signal})")),
+            Event::Resumed { found, .. } => Some(format!(
+                "the run continues; {} replica(s) found",
+                found.len()
+            )),
+            _ => None,
+        }
+    }
+
+    fn action_line(&self, what: &Do, why: &Reason) -> Option<String> {
+        let reason = || self.history.explain(why);
+        match what {
+            Do::Note {
+                about: Subject::Instance(id),
+            } if !matches!(
+                why,
+                Reason::WaitForCores { .. }
+                    | Reason::WaitForData { .. }
+                    | Reason::WaitForTurn { .. }
+            ) =>
+            {
+                Some(format!("{}: {}", self.history.instance_name(*id), reason()))
+            }
+            Do::Note {
+                about: Subject::Run,
+            } => Some(reason()),
+            Do::Note { .. } if matches!(why, Reason::Failed { .. } | Reason::GaveUp { .. }) => {
+                Some(reason())
+            }
+            Do::Run(run) if matches!(why, Reason::Retry { .. } | Reason::Restart { .. }) => Some(
+                format!("{}: {}", self.history.instance_name(run.instance), reason()),
+            ),
+            Do::Reuse { instance, .. } => Some(format!(
+                "{} unchanged",
+                self.history.instance_name(*instance)
+            )),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Some(mut bars) = self.bars.take() {
+            bars.stop.store(true, Ordering::Relaxed);
+            if let Some(thread) = bars.thread.take() {
+                let _ = thread.join();
+            }
+            bars.steps.finish_and_clear();
+        }
+    }
+}
+
+/// Whether this is the reuse of an earlier result of one of these instances, or that nothing is left of that.
+fn is_of_those(what: &Do, again: &BTreeSet<InstanceId>) -> bool {
+    match what {
+        Do::Reuse { instance, .. }
+        | Do::Note {
+            about: Subject::Instance(instance),
+        } => again.contains(instance),
+        _ => false,
+    }
+}
+
+/// What an event says of a failure: the engine gives the same as its reason to go no further.
+fn failure_of(event: &Event) -> Option<&str> {
+    match event {
+        Event::Ended {
+            ended: Ended::Failed { failure, .. },
+            ..
+        }
+        | Event::TransferFailed { failure, .. } => Some(&failure.message),
+        _ => None,
+    }
+}
+
+impl Bars {
+    fn new(progress: Progress, names: Vec<String>) -> Self {
+        let steps = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let style =
+            ProgressStyle::with_template("{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}");
+        steps.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (bar, flag) = (steps.clone(), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let mut rate = Rate::default();
+            while !flag.load(Ordering::Relaxed) {
+                bar.set_message(rate.describe(&progress, &names));
+                bar.tick();
+                std::thread::sleep(TICK);
+            }
+        });
+        Self {
+            steps,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+/// The rate of all transfers together, smoothed over about a second.
+#[derive(Default)]
+struct Rate {
+    done: u64,
+    per_second: f64,
+}
+
+impl Rate {
+    fn describe(&mut self, progress: &Progress, names: &[String]) -> String {
+        let moving = progress.transfers();
+        let (done, total) = moving
+            .iter()
+            .fold((0, 0), |(d, t), m| (d + m.done, t + m.total));
+        let now = done.saturating_sub(self.done) as f64 / TICK.as_secs_f64();
+        self.per_second = 0.9 * self.per_second + 0.1 * now;
+        self.done = done;
+        let running = progress.steps().len();
+        let Some(first) = moving.first() else {
+            return format!("{running} running");
+        };
+        let left = match self.per_second {
+            r if r > 1.0 => format!(
+                ", {} left",
+                Elapsed((total.saturating_sub(done) as f64 / r * 1e9) as u64)
+            ),
+            _ => String::new(),
+        };
+        let name = names.get(first.data.at()).map_or("", String::as_str);
+        let more = if moving.len() > 1 {
+            format!(" +{}", moving.len() - 1)
+        } else {
+            String::new()
+        };
+        format!(
+            "{running} running; moving {name}{more}: {} of {} at {}/s{left}",
+            Bytes(done),
+            Bytes(total),
+            Bytes(self.per_second as u64)
+        )
+    }
+}

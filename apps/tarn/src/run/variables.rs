@@ -1,0 +1,140 @@
+//! Variables that the commands of steps read: what is said of those that nobody sets, and which steps have those of a job where there is
+//! no Slurm.
+
+use super::files::Files;
+use crate::print::say;
+use crate::workflow::is_set_in;
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::path::{Component, Path, PathBuf};
+use tarn_spec::{StepText, Unset};
+use tarn_types::id::StepId;
+use tarn_types::workflow::{Step, Workflow};
+
+/// Messages that are said at most.
+const MAX_SAID: usize = 20;
+/// Bytes of a file that is looked into: one with more is no script that somebody wrote.
+const MAX_BYTES: u64 = 1 << 20;
+/// Files of a step that are looked into.
+const MAX_FILES: usize = 1000;
+/// What a script of sbatch says of its step. One that has it has the other variables of a job too, unless there is one around it.
+const JOB_NAME: &str = "SLURM_JOB_NAME";
+const JOB: &str = "SLURM_JOB_ID";
+
+/// Warns of variables that will be empty.
+pub(super) fn tell(w: &Workflow, files: &Files) {
+    let mut said = BTreeSet::new();
+    let mut left = 0;
+    let is_set = |name: &str| is_set_in(name, &|name| std::env::var_os(name));
+    for (id, step) in (0u32..).map(StepId).zip(&w.steps) {
+        for found in tarn_spec::unset(w, id, &texts(w, step, files), &is_set) {
+            // Steps may share a script.
+            if !said.insert((found.name.clone(), found.place.clone())) {
+                continue;
+            }
+            match said.len() > MAX_SAID {
+                true => left += 1,
+                false => tell_of(&step.name, &found),
+            }
+        }
+    }
+    if left > 0 {
+        say!("warning: {left} more variables that steps read are not set");
+    }
+}
+
+fn tell_of(step: &str, found: &Unset) {
+    let Unset { name, place, .. } = found;
+    match found.scheduler {
+        Some(scheduler) => say!(
+            "note: step `{step}` reads `{name}` ({place}), which is not set where there is no {scheduler}: {}",
+            found.remedy()
+        ),
+        None => {
+            let hint = found.hint.as_deref();
+            let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
+            say!(
+                "warning: step `{step}` reads `{name}` ({place}), which tarn does not set: it is empty there{hint}"
+            );
+        }
+    }
+}
+
+/// Marks the steps that are to have the variables of a job: those that read them, where no job is around the run. It is decided once,
+/// where the run begins, so that all nodes of it agree.
+pub(super) fn with_jobs(w: &mut Workflow, files: &Files, env: &[(OsString, OsString)]) {
+    let is_job =
+        |(name, value): &(OsString, OsString)| name == OsStr::new(JOB) && !value.is_empty();
+    if env.iter().any(is_job) {
+        return;
+    }
+    let steps = w.steps.iter();
+    let needs: Vec<bool> = steps
+        .map(|step| tarn_spec::needs_job(&texts(w, step, files)))
+        .collect();
+    for (step, _) in w.steps.iter_mut().zip(needs).filter(|(_, needs)| *needs) {
+        let name = step.name.clone();
+        step.env.entry(JOB_NAME.into()).or_insert(name);
+    }
+}
+
+/// What a step runs: what stands in the workflow file, the files that it names or watches there, and the scripts of the workflow's
+/// folder that these name.
+fn texts(w: &Workflow, step: &Step, files: &Files) -> Vec<StepText> {
+    let mut all = StepText::of_step(step);
+    let named = files.named_by(w, step);
+    let mut seen: BTreeSet<PathBuf> = named.iter().cloned().collect();
+    let mut left: VecDeque<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
+    while let Some((path, is_named)) = left.pop_front() {
+        let text = text_of(w, &path, files);
+        let more = match &text {
+            None => files_in(&path),
+            Some(text) => {
+                let beside = path.parent().unwrap_or(&w.folder);
+                let names = text.file_names();
+                let both = names
+                    .iter()
+                    .flat_map(|name| [&w.folder, beside].map(|f| plain(&f.join(name))));
+                let inside = both.filter(|p| p.starts_with(&w.folder) && p.is_file());
+                inside.collect()
+            }
+        };
+        for path in more {
+            if seen.len() < MAX_FILES && seen.insert(path.clone()) {
+                left.push_back((path, false));
+            }
+        }
+        all.extend(text.filter(|text| is_named || text.is_known()));
+    }
+    all
+}
+
+/// What is in a folder that is watched.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    all.sort();
+    all
+}
+
+/// Without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+/// The text of a file, if it is one that somebody wrote.
+fn text_of(w: &Workflow, path: &Path, files: &Files) -> Option<StepText> {
+    let shown = path.strip_prefix(&w.folder).unwrap_or(path).display();
+    let is_script = |m: &Metadata| m.is_file() && m.len() <= MAX_BYTES;
+    std::fs::metadata(path).ok().filter(is_script)?;
+    let bytes = std::fs::read(path).ok()?;
+    StepText::of_file(&shown.to_string(), &bytes, files.is_submitted(path))
+}

@@ -1,0 +1,380 @@
+//! `tarn slurm`: what Slurm's scripts call (`plugins/slurm`), and what becomes of jobs' data. docs/admin/site.md.
+
+mod chain;
+mod controller;
+pub(crate) mod health;
+mod install;
+mod job;
+pub(crate) mod people;
+mod reason;
+mod submit;
+
+pub(crate) use controller::Controller;
+pub(crate) use submit::{SubmitArgs, submit};
+
+use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use crate::print::{self, out};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Ask, Chain, Job, Said, Stage, Staging, Submitted};
+use tarn_types::codes::Exit;
+use tarn_types::energy::Draw;
+use tarn_types::units::{Bytes, Elapsed};
+use tarn_types::workflow::{Role, Workflow};
+
+/// How long Slurm's own limits leave for a controller that does not answer (`OtherTimeout`: 300 s).
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SlurmCommand {
+    /// Check the `#TARN` lines of a job's script, and print what they declare; reads nothing else
+    Check(CheckArgs),
+    /// Write tarn's part of Slurm's configuration, check it (--check), or remove it (--remove)
+    Install(install::InstallArgs),
+    /// No new jobs with `#TARN` lines; those that are there continue
+    Off {
+        #[command(flatten)]
+        conf: install::ConfArgs,
+        /// The reason, which sbatch shows to users
+        reason: Vec<String>,
+    },
+    /// New jobs with `#TARN` lines again
+    On {
+        #[command(flatten)]
+        conf: install::ConfArgs,
+    },
+    /// Register a job
+    Setup {
+        /// The job
+        job: Job,
+        #[command(flatten)]
+        submitted: SubmittedArgs,
+    },
+    /// Before a job has nodes
+    DataIn {
+        /// The job
+        job: Job,
+    },
+    /// The gate: returns when all data that a job reads is on its nodes
+    PreRun {
+        /// The job
+        job: Job,
+    },
+    /// A job's script has ended: its output is published
+    PostRun {
+        /// The job
+        job: Job,
+    },
+    /// Data with a `dest` is copied there
+    DataOut {
+        /// The job
+        job: Job,
+    },
+    /// A job is over: its data that nobody needs is removed
+    Teardown {
+        /// The job
+        job: Job,
+        /// Wait for nothing
+        #[arg(long)]
+        hurry: bool,
+    },
+    /// The end of a workflow with --workflow-... options was named: its first job is released
+    Whole {
+        /// The job before the last one
+        prior: Job,
+        /// Their user
+        #[arg(long, value_name = "UID")]
+        user: u32,
+    },
+    /// The last job of a workflow was submitted: data that nobody reads any more may be removed
+    End {
+        /// The workflow's name
+        workflow: String,
+    },
+    /// Wrap the keys of all encrypted data with a new secret of the site, as root
+    RotateKey {
+        /// Forget the older secrets: not while a node has keys that they wrap
+        #[arg(long)]
+        drop: bool,
+        /// Forget them, even if data is lost
+        #[arg(long, requires = "drop")]
+        force: bool,
+    },
+    /// The nodes, as the controller knows them
+    Status,
+    /// The state of a job's data, and why it waits
+    Why {
+        /// The job
+        job: Job,
+    },
+}
+
+/// Inside slurmctld: read by itself, as the whole command line takes longer to define than this takes.
+#[derive(Debug, Clone, Parser)]
+pub(crate) struct CheckArgs {
+    /// The script
+    script: PathBuf,
+    #[command(flatten)]
+    conf: install::ConfArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SubmittedArgs {
+    /// The job's user
+    #[arg(long, value_name = "UID")]
+    user: u32,
+    /// The job's group
+    #[arg(long, value_name = "GID")]
+    group: u32,
+    /// The job's script
+    #[arg(long, value_name = "FILE")]
+    script: PathBuf,
+}
+
+pub(crate) fn slurm(cli: &Cli, command: &SlurmCommand) -> CliResult {
+    let controller = Controller::of_environment;
+    let stage = |job: Job, stage: Stage| -> CliResult {
+        let ask = Ask::Stage(Staging { job, stage });
+        done(controller().ask(&ask, TIMEOUT))
+    };
+    match command {
+        SlurmCommand::Install(args) => install::install(cli, args),
+        SlurmCommand::Off { conf, reason } => install::off(conf, reason),
+        SlurmCommand::On { conf } => install::on(conf),
+        SlurmCommand::Check(args) => check(args),
+        SlurmCommand::Setup { job, submitted } => {
+            let about = job::about(*job)?;
+            match read(*job, submitted, &about)? {
+                Some(read) => {
+                    let before = job::before(*job, submitted.user)?;
+                    set_up(&controller(), *job, Submitted { before, ..read })
+                }
+                None => Ok(Exit::Success),
+            }
+        }
+        SlurmCommand::DataIn { job } => {
+            let nodes = job::about(*job)?.expected()?;
+            stage(*job, Stage::Ahead(nodes))
+        }
+        SlurmCommand::PreRun { job } => {
+            let nodes = job::about(*job).and_then(|about| about.nodes());
+            let done = nodes.and_then(|nodes| stage(*job, Stage::PreRun(nodes)));
+            reason::shown(*job, done)
+        }
+        SlurmCommand::PostRun { job } => {
+            let ok = job::about(*job)?.ended_well()?;
+            let ask = Ask::Stage(Staging {
+                job: *job,
+                stage: Stage::PostRun { ok },
+            });
+            let said = controller().ask(&ask, TIMEOUT)?;
+            if let Said::Advices(advices) = &said {
+                for (reader, advice) in advices {
+                    // It may run already: then it is where it is.
+                    let _ = job::advise(*reader, advice);
+                }
+                return Ok(Exit::Success);
+            }
+            reason::shown(*job, done(Ok(said)))
+        }
+        SlurmCommand::DataOut { job } => reason::shown(*job, stage(*job, Stage::DataOut)),
+        SlurmCommand::Teardown { job, hurry } => stage(*job, Stage::Teardown { hurry: *hurry }),
+        SlurmCommand::Whole { prior, user } => {
+            chain::whole(*prior, *user)?;
+            Ok(Exit::Success)
+        }
+        SlurmCommand::End { workflow } => {
+            let ask = Ask::End {
+                user: rustix::process::getuid().as_raw(),
+                workflow: workflow.clone(),
+            };
+            done(controller().ask(&ask, TIMEOUT))
+        }
+        SlurmCommand::RotateKey { drop, force } => {
+            let (drop, force) = (*drop, *force);
+            done(controller().ask(&Ask::RotateKey { drop, force }, TIMEOUT))
+        }
+        SlurmCommand::Status => status(&controller()),
+        SlurmCommand::Why { job } => why(cli, &controller(), *job),
+    }
+}
+
+pub(crate) fn check(args: &CheckArgs) -> CliResult {
+    install::refused_while_off(&args.conf)?;
+    let script = job::read(&args.script, std::path::Path::new("/"))?;
+    let Some((script, _)) = script else {
+        out!("ok: the script has no `#TARN` lines")?;
+        return Ok(Exit::Success);
+    };
+    job::possible(&script)?;
+    out!("ok: {}", found(&script.parsed.workflow))?;
+    Ok(Exit::Success)
+}
+
+/// What the `#TARN` lines of a job's script declare.
+fn found(workflow: &Workflow) -> String {
+    let mut parts = vec![format!("workflow `{}`", workflow.name)];
+    for step in &workflow.steps {
+        for (role, verb) in [
+            (Role::In, "reads"),
+            (Role::Out, "writes"),
+            (Role::Inout, "changes"),
+        ] {
+            let uses = step.uses.iter().filter(|used| used.role == role);
+            let data = uses.filter_map(|used| workflow.data.get(used.data.at()));
+            let names: Vec<_> = data.map(|data| format!("`{}`", data.name)).collect();
+            if !names.is_empty() {
+                parts.push(format!("{verb} {}", names.join(", ")));
+            }
+        }
+    }
+    for data in &workflow.data {
+        if let Some(dest) = &data.dest {
+            parts.push(format!("copies `{}` to {}", data.name, dest.display()));
+        }
+    }
+    parts.join("; ")
+}
+
+fn read(job: Job, args: &SubmittedArgs, about: &job::About) -> CliResult<Option<Submitted>> {
+    let Some((script, chain)) = job::read_of(job, about, &args.script)? else {
+        return Ok(None);
+    };
+    let workflow = script.parsed.workflow;
+    let named = workflow.data.iter().filter_map(|d| d.of.as_ref());
+    Ok(Some(Submitted {
+        user: args.user,
+        group: args.group,
+        groups: people::groups_of(args.user, args.group)?,
+        owners: people::numbers(named)?,
+        is_alone: script.is_alone,
+        chain: chain.map(|chain| Chain {
+            others: about.others.clone(),
+            ..chain
+        }),
+        before: Vec::new(),
+        excludes: Some(about.excluded()?),
+        workflow,
+    }))
+}
+
+/// Register a job, and has Slurm know what it waits for, and where it would best run.
+fn set_up(controller: &Controller, job: Job, submitted: Submitted) -> CliResult {
+    let stage = Stage::Setup(Box::new(submitted));
+    let ask = Ask::Stage(Staging { job, stage });
+    match controller.ask(&ask, TIMEOUT)? {
+        Said::Advice(advice) => job::advise(job, &advice).map(|()| Exit::Success),
+        said => done(Ok(said)),
+    }
+}
+
+pub(crate) fn done(said: CliResult<Said>) -> CliResult {
+    match said? {
+        Said::Done => Ok(Exit::Success),
+        Said::Refused(why) => Err(refused(&why)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(crate) fn refused(why: &Refusal) -> CliError {
+    let exit = match why.code {
+        Code::NoSpace | Code::Quota => Exit::NoRoom,
+        Code::NotFound => Exit::NotFound,
+        Code::Busy => Exit::Busy,
+        Code::Invalid => Exit::InvalidWorkflow,
+        Code::Denied => Exit::Usage,
+        _ => Exit::WorkflowFailed,
+    };
+    CliError::new(exit, &why.text)
+}
+
+pub(crate) fn unexpected(said: &Said) -> CliError {
+    CliError::new(
+        Exit::Internal,
+        format!("the controller sent an unexpected reply: {said:?}"),
+    )
+}
+
+/// What a node draws and how warm it is, as far as that is known, and who says so.
+fn drawn(draw: &Draw) -> String {
+    let watts = draw.power.map(|p| {
+        let watts = (p.milliwatts + 500) / 1000;
+        format!(", {watts} W ({})", p.source)
+    });
+    let warm = draw.warmth.map(|w| {
+        let degrees = (w.millicelsius + 500).div_euclid(1000);
+        format!(", {degrees} C ({})", w.sensor.as_str())
+    });
+    watts.unwrap_or_default() + &warm.unwrap_or_default()
+}
+
+fn status(controller: &Controller) -> CliResult {
+    let nodes = match controller.ask_once(&Ask::Nodes, TIMEOUT)? {
+        Said::Nodes(nodes) => nodes,
+        Said::Refused(why) => return Err(refused(&why)),
+        other => return Err(unexpected(&other)),
+    };
+    for node in nodes {
+        let free = node.capacity.saturating_sub(node.taken);
+        let state = if node.up { "up" } else { "down" };
+        let kept = lasts(node.persistent);
+        let orphans = match node.orphans {
+            0 => String::new(),
+            n => format!(", {n} that nobody knows"),
+        };
+        out!(
+            "{:<16} {state:<5} {} free of {} ({kept}){}{orphans}",
+            node.name,
+            Bytes(free),
+            Bytes(node.capacity),
+            drawn(&node.draw)
+        )?;
+        for store in &node.stores {
+            let free = store.capacity.saturating_sub(store.taken);
+            let state = if store.is_away { "away" } else { "" };
+            out!(
+                "  {:<14} {state:<5} {} free of {} ({})",
+                store.name,
+                Bytes(free),
+                Bytes(store.capacity),
+                lasts(store.persistent)
+            )?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// Whether what is in a store outlives a loss of power.
+fn lasts(is_persistent: bool) -> &'static str {
+    match is_persistent {
+        true => "persistent",
+        false => "volatile",
+    }
+}
+
+fn why(cli: &Cli, controller: &Controller, job: Job) -> CliResult {
+    let info = match controller.ask_once(&Ask::Job(job), TIMEOUT)? {
+        Said::Job(info) => info,
+        Said::Refused(why) => return Err(refused(&why)),
+        other => return Err(unexpected(&other)),
+    };
+    if cli.json {
+        print::json(&info)?;
+        return Ok(Exit::Success);
+    }
+    out!("job {job}: {}", info.phase)?;
+    let first = info.history.first().map_or(0, |(at, _)| *at);
+    for (at, what) in &info.history {
+        out!("{:>12}  {what}", Elapsed(at - first).to_string())?;
+    }
+    if let Some(waits) = &info.waits {
+        out!("it waits: {waits}")?;
+    }
+    for ending in &info.ending {
+        out!("it ends soon: {ending}")?;
+    }
+    Ok(Exit::Success)
+}

@@ -1,0 +1,243 @@
+//! The site's controller: at its unix socket on its own host, by TCP and munge from others.
+
+use super::job;
+use crate::error::{CliError, CliResult};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tarn_munge::{Munge, SessionError, open};
+use tarn_proto::local::Code;
+use tarn_proto::site::{Ask, CONTROLLER, CONTROLLER_PORT, MAX_FRAME, Said, decode, encode};
+use tarn_types::codes::Exit;
+
+/// Where it listens on its own host unless `$TARN_CONTROLLER` says otherwise.
+const SOCKET: &str = "/run/tarn/controller";
+/// How long an answer may take that Slurm waits for: its limit for stages is a day.
+const STAGE: Duration = Duration::from_secs(86_400);
+/// Between two tries to reach it.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long a connection to another host may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The user that it runs as: nobody else can read what it is asked first.
+const ROOT: u32 = 0;
+
+pub(crate) struct Controller {
+    places: Vec<Place>,
+    /// If none of them answers, those beside slurmctld may.
+    is_beside_slurms: bool,
+}
+
+/// Where it may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Here(PathBuf),
+    /// A host and a port.
+    There(String),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Here(path) => path.display().fmt(f),
+            Self::There(host) => host.fmt(f),
+        }
+    }
+}
+
+/// What `$TARN_CONTROLLER` says: a path, or hosts with or without a port.
+fn places(said: &str) -> Vec<Place> {
+    if said.starts_with('/') {
+        return vec![Place::Here(said.into())];
+    }
+    let hosts = said
+        .split(',')
+        .map(str::trim)
+        .filter(|host| !host.is_empty());
+    hosts.map(there).collect()
+}
+
+fn there(host: &str) -> Place {
+    let is_number = |port: &str| port.parse::<u16>().is_ok();
+    let with_port = match host.rsplit_once(':') {
+        // `[::1]:7411`, `login:7411`, but not `::1`.
+        Some((name, port)) => is_number(port) && (name.ends_with(']') || !name.contains(':')),
+        None => false,
+    };
+    Place::There(
+        match (with_port, host.contains(':') && !host.starts_with('[')) {
+            (true, _) => host.to_owned(),
+            (false, true) => format!("[{host}]:{CONTROLLER_PORT}"),
+            (false, false) => format!("{host}:{CONTROLLER_PORT}"),
+        },
+    )
+}
+
+/// The hosts of slurmctld, as Slurm's configuration has them: the controller runs beside it, its backup beside the backup.
+fn slurms() -> Vec<Place> {
+    let said = job::ask("scontrol", &["show", "config"]).unwrap_or_default();
+    let lines = said.lines().filter_map(|line| line.split_once('='));
+    let hosts = lines.filter(|(name, _)| name.trim_start().starts_with("SlurmctldHost["));
+    // `login(10.0.0.1)`: the address, where one is said.
+    let addresses = hosts.map(|(_, host)| {
+        let host = host.trim().trim_end_matches(')');
+        host.rsplit('(').next().unwrap_or(host)
+    });
+    addresses.map(there).collect()
+}
+
+impl Controller {
+    /// The one that `$TARN_CONTROLLER` names, else this host's, else that beside slurmctld.
+    pub(crate) fn of_environment() -> Self {
+        let said = std::env::var("TARN_CONTROLLER").unwrap_or_default();
+        let said = places(&said);
+        match said.is_empty() {
+            true => Self {
+                places: vec![Place::Here(SOCKET.into())],
+                is_beside_slurms: true,
+            },
+            false => Self {
+                places: said,
+                is_beside_slurms: false,
+            },
+        }
+    }
+
+    /// Whether there is one on this host.
+    pub(crate) fn is_here(&self) -> bool {
+        let here = |place: &Place| matches!(place, Place::Here(path) if path.exists());
+        self.places.iter().any(here)
+    }
+
+    /// Whether there may be one: on this host, where `$TARN_CONTROLLER` says, or beside slurmctld.
+    pub(crate) fn is_known(&self) -> bool {
+        let is_there = |place: &Place| matches!(place, Place::There(_));
+        self.is_here()
+            || self.places.iter().any(is_there)
+            || self.is_beside_slurms && !slurms().is_empty()
+    }
+
+    /// Asks, and asks again for so long when it is not there, or ends meanwhile: it knows what it was asked.
+    pub(crate) fn ask(&self, ask: &Ask, timeout: Duration) -> CliResult<Said> {
+        let mut until = Instant::now() + timeout;
+        loop {
+            let began = Instant::now();
+            let why = match self.converse(ask, STAGE) {
+                Ok(Said::Refused(why))
+                    if why.code == Code::Lost && why.text.contains("ask again") =>
+                {
+                    io::Error::other(why.text)
+                }
+                Ok(said) => return Ok(said),
+                Err(why) => why,
+            };
+            if began.elapsed() > PAUSE {
+                // It was there: a new one may take as long again.
+                until = Instant::now() + timeout;
+            }
+            if Instant::now() >= until {
+                return Err(self.unreachable(&why));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Asks once; for what may be done without an answer.
+    pub(crate) fn ask_once(&self, ask: &Ask, timeout: Duration) -> CliResult<Said> {
+        let said = self.converse(ask, timeout);
+        said.map_err(|why| self.unreachable(&why))
+    }
+
+    fn unreachable(&self, why: &io::Error) -> CliError {
+        let places: Vec<String> = self.places.iter().map(Place::to_string).collect();
+        let beside = match self.is_beside_slurms {
+            true => ", nor beside slurmctld",
+            false => "",
+        };
+        let text = format!(
+            "tarn's controller does not answer at {}{beside}: {why}; is `tarnd --controller` running there? ($TARN_CONTROLLER: its socket, or its host)",
+            places.join(", ")
+        );
+        CliError::new(Exit::State, text)
+    }
+
+    /// Of several places the first that answers.
+    fn converse(&self, ask: &Ask, timeout: Duration) -> io::Result<Said> {
+        let said = first_of(&self.places, ask, timeout);
+        if said.is_ok() || !self.is_beside_slurms {
+            return said;
+        }
+        // Its socket may be left of one that has ended: a backup answers on another host.
+        let others = slurms();
+        match others.is_empty() {
+            true => said,
+            false => first_of(&others, ask, timeout),
+        }
+    }
+}
+
+fn first_of(places: &[Place], ask: &Ask, timeout: Duration) -> io::Result<Said> {
+    let mut result = Err(io::ErrorKind::NotFound.into());
+    for place in places {
+        result = match place {
+            Place::Here(path) => near(path, ask, timeout),
+            Place::There(host) => far(host, ask, timeout),
+        };
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn near(path: &Path, ask: &Ask, timeout: Duration) -> io::Result<Said> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    stream.write_all(&encode(ask).map_err(io::Error::other)?)?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_FRAME {
+        return Err(io::Error::other("an answer that is too long to be one"));
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    decode(&body).map_err(io::Error::other)
+}
+
+fn far(host: &str, ask: &Ask, timeout: Duration) -> io::Result<Said> {
+    let mut result = Err(io::Error::other("nobody is called so"));
+    for address in host.to_socket_addrs()? {
+        result = TcpStream::connect_timeout(&address, CONNECT);
+        if result.is_ok() {
+            break;
+        }
+    }
+    let said = |stream| -> Result<Said, SessionError> {
+        // Nodes get secrets with this; whoever asks has none to share.
+        let (mut reader, mut writer) = open(stream, CONTROLLER, ROOT, &[], &Munge::default())?;
+        writer.send(ask)?;
+        reader.receive(timeout)
+    };
+    said(result?).map_err(|e| match e {
+        SessionError::Io(e) => e,
+        other => io::Error::other(other),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_paths_or_hosts() {
+        let far = |text: &str| Place::There(text.into());
+        assert_eq!(places("/run/x"), [Place::Here("/run/x".into())]);
+        assert_eq!(places("a, b:1"), [far("a:7411"), far("b:1")]);
+        assert_eq!(places("::1"), [far("[::1]:7411")]);
+        assert_eq!(places("[::1]:5"), [far("[::1]:5")]);
+        assert_eq!(places(""), []);
+    }
+}

@@ -1,0 +1,191 @@
+//! Whether Slurm, and the site, are as tarn needs them: `tarn slurm install --check`, `tarn doctor --site`. docs/admin/site.md.
+
+use super::controller::Controller;
+use super::job::ask;
+use crate::finding::{Finding, finding, found};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tarn_proto::site::{Ask, NODE_PORT, Said};
+
+/// How long somebody may take to answer who is there.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// States of jobs whose data is on nodes, or will be.
+const ALIVE: &str = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STAGE_OUT";
+
+/// What slurmctld runs with.
+pub(super) fn of_slurm() -> Vec<Finding> {
+    let config = match ask("scontrol", &["show", "config"]) {
+        Ok(config) => config,
+        Err(e) => return vec![finding("slurmctld", false, e.to_string())],
+    };
+    let value = |key: &str| {
+        let lines = config.lines().filter_map(|line| line.split_once('='));
+        let found = lines.filter(|(name, _)| name.trim() == key);
+        found
+            .map(|(_, value)| value.trim())
+            .next_back()
+            .unwrap_or("")
+    };
+    let restart = "restart slurmctld after `tarn slurm install`";
+    let has = |key: &str, wanted: &str| match value(key) {
+        said if said.split(',').any(|word| word == wanted) => Ok(format!("{key}={said}")),
+        said => Err(format!(
+            "it runs with {key}={said} instead of {wanted}: {restart}"
+        )),
+    };
+    let version = value("SLURM_VERSION");
+    vec![
+        finding("slurmctld", true, format!("Slurm {version}")),
+        found("stages", has("BurstBufferType", "burst_buffer/lua")),
+        found("stages", stages(value("PluginDir"))),
+        found("options", has("JobSubmitPlugins", "lua")),
+        found("plug-in", options()),
+    ]
+}
+
+/// Slurm's script is loaded, and reaches tarn.
+fn stages(plugins: &str) -> Result<String, String> {
+    let library = Path::new(plugins).join("burst_buffer_lua.so");
+    if !plugins.is_empty() && !library.exists() {
+        return Err(format!(
+            "{} is not there: install Slurm's plug-ins for Lua (Debian: slurm-wlm-basic-plugins)",
+            library.display()
+        ));
+    }
+    match ask("scontrol", &["show", "bbstat"]) {
+        Ok(said) if said.contains(" free of ") => {
+            Ok("burst_buffer.lua reaches the controller".into())
+        }
+        Ok(said) => Err(format!("burst_buffer.lua reports: {}", said.trim())),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// The SPANK plug-in is loaded on this host.
+fn options() -> Result<String, String> {
+    let said = Command::new("srun").arg("--help").output();
+    let said = said.map_err(|e| format!("`srun --help`: {e}"))?;
+    match String::from_utf8_lossy(&said.stdout).contains("--workflow-start") {
+        true => Ok("srun has --workflow-start: the SPANK plug-in is loaded".into()),
+        false => Err(format!(
+            "srun has no --workflow-start: the SPANK plug-in is not loaded here; {}",
+            String::from_utf8_lossy(&said.stderr).trim()
+        )),
+    }
+}
+
+/// The controller, which runs on this host, and its nodes.
+pub(crate) fn of_controller() -> Vec<Finding> {
+    let mut all = Vec::new();
+    match Controller::of_environment().ask_once(&Ask::Nodes, TIMEOUT) {
+        Ok(Said::Nodes(nodes)) => {
+            let names = |up: bool| {
+                let those = nodes.iter().filter(|node| node.up == up);
+                those.map(|node| node.name.as_str()).collect::<Vec<_>>()
+            };
+            let (up, down) = (names(true), names(false));
+            all.push(finding("controller", true, "it answers on this host"));
+            let (count, of) = (up.len(), nodes.len());
+            all.push(match down.is_empty() && count > 0 {
+                true => finding("nodes", true, format!("all {of} take orders")),
+                false => finding(
+                    "nodes",
+                    false,
+                    format!(
+                        "{count} of {of} take orders; not {}: is `tarnd --site` running there?",
+                        down.join(", ")
+                    ),
+                ),
+            });
+        }
+        Ok(other) => all.push(finding(
+            "controller",
+            false,
+            format!("it replied {other:?}"),
+        )),
+        Err(e) => all.push(finding("controller", false, e.to_string())),
+    }
+    all
+}
+
+/// This host as a node of a site.
+pub(crate) fn of_node() -> Vec<Finding> {
+    let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, NODE_PORT));
+    let daemon = match TcpStream::connect_timeout(&listens, TIMEOUT) {
+        Ok(_) => Ok(format!("it listens at port {NODE_PORT}")),
+        Err(e) => Err(format!(
+            "`tarnd --site` does not listen at port {NODE_PORT} of this host: {e}"
+        )),
+    };
+    vec![
+        found("munge", munge()),
+        found("kernel", kernel()),
+        found("tarnd --site", daemon),
+        found("plug-in", options()),
+    ]
+}
+
+/// What workers and the plug-in open files with: Linux 5.6.
+fn kernel() -> Result<String, String> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    let opened = openat2(
+        CWD,
+        "/",
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_MAGICLINKS,
+    );
+    match opened {
+        Ok(_) => Ok("it has openat2".into()),
+        Err(e) => Err(format!(
+            "openat2 fails ({e}): tarn needs Linux 5.10 or later"
+        )),
+    }
+}
+
+/// A credential is made here and taken here.
+pub(super) fn munge() -> Result<String, String> {
+    let say = |e: std::io::Error| format!("munge cannot be started: {e}; install it on all hosts");
+    let made = Command::new("munge")
+        .arg("-n")
+        .stdin(Stdio::null())
+        .output();
+    let made = made.map_err(say)?;
+    if !made.status.success() {
+        let why = String::from_utf8_lossy(&made.stderr);
+        return Err(format!("{}: is munged running?", why.trim()));
+    }
+    let mut reader = Command::new("unmunge")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(say)?;
+    if let Some(mut to) = reader.stdin.take() {
+        // If it has ended, its status says why.
+        let _ = std::io::Write::write_all(&mut to, &made.stdout);
+    }
+    let read = reader.wait_with_output().map_err(say)?;
+    match read.status.success() {
+        true => Ok("credentials are made and taken".into()),
+        false => Err(String::from_utf8_lossy(&read.stderr).trim().to_owned()),
+    }
+}
+
+/// The jobs that have `#TARN` lines and are not over.
+pub(super) fn jobs_with_data() -> Result<Vec<String>, String> {
+    let format = "jobid:20,burstbuffer:20";
+    let said = ask("squeue", &["-h", "-t", ALIVE, "-O", format]);
+    let said = said.map_err(|e| e.to_string())?;
+    let lines = said.lines().map(|line| line.split_whitespace());
+    let with = lines.filter_map(|mut words| {
+        let job = words.next()?;
+        words
+            .next()
+            .filter(|word| word.starts_with('#') || word.contains("TARN"))?;
+        Some(job.to_owned())
+    });
+    Ok(with.collect())
+}

@@ -1,0 +1,510 @@
+//! A job, as Slurm knows it, and its script.
+
+use super::chain;
+use crate::error::{CliError, CliResult};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tarn_proto::site::{Advice, Chain, Excluded, Job, MAX_BEFORE};
+use tarn_spec::{JobScript, Rejected, Script, check_site, parse_job};
+use tarn_types::codes::Exit;
+
+/// Bytes of a script; Slurm's own limit is 4 MB.
+const MAX_SCRIPT: u64 = 8 << 20;
+
+/// What Slurm says of a job.
+#[derive(Debug)]
+pub(super) struct About {
+    /// Where it was submitted.
+    pub(super) folder: PathBuf,
+    /// It has ended with code 0.
+    is_well: bool,
+    list: String,
+    /// What it waits for, as `scontrol update` takes it.
+    dependency: String,
+    /// Nodes where it is not to run, as a list of Slurm's.
+    excluded: String,
+    /// Nodes where it must run, as a list of Slurm's, and what it prefers, features with `|` between them.
+    required: String,
+    prefer: String,
+    partition: String,
+    /// Of a task of an array: the array's job.
+    array: Option<Job>,
+    /// Of the first job of a chain: the others.
+    pub(super) others: Vec<Job>,
+}
+
+/// Bytes of a text of a user's that is read.
+const MAX_TEXT: usize = 4096;
+
+/// Asks Slurm about a job. What its user has written, such as its name and its account, may look like anything that Slurm says of jobs:
+/// so no such text is asked for together with something else.
+pub(super) fn about(job: Job) -> CliResult<About> {
+    let id = job.to_string();
+    let squeue =
+        |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
+    let said = squeue(&id, "-o", Facts::FORMAT)?;
+    let Some(facts) = Facts::of(&said, job) else {
+        return shown(&ask("scontrol", &["-o", "show", "job", &id])?);
+    };
+    // Of an array that is named by its leading job's number there is a line of each task.
+    let text = |name: &str| -> CliResult<String> {
+        let said = squeue(&facts.alone, "-O", &format!("{name}:{MAX_TEXT}"))?;
+        let said = said.lines().next().unwrap_or_default().trim_end();
+        Ok(said_of(said))
+    };
+    let folder = text("WorkDir")?;
+    let code = text("exit_code")?;
+    Ok(About {
+        folder: if folder.is_empty() {
+            "/".into()
+        } else {
+            folder.into()
+        },
+        is_well: matches!(&code[..], "0" | "0:0"),
+        // What it prefers is advice; not every Slurm tells it.
+        prefer: text("prefer").unwrap_or_default(),
+        others: chain::Mark::of(&text("admin_comment")?).others,
+        list: facts.list,
+        dependency: facts.dependency,
+        excluded: facts.excluded,
+        required: facts.required,
+        partition: facts.partition,
+        array: facts.array,
+    })
+}
+
+/// What [`alone`] reads of each line of `squeue`.
+pub(super) const ALONE: &str = "%A|%F|%K";
+
+/// What names this job alone: the number of a task of an array may be that of the array too.
+pub(super) fn alone(said: &str, job: Job) -> Option<String> {
+    said.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [number, array, task] = fields[..] else {
+            return None;
+        };
+        let is_it = number.parse() == Ok(job);
+        is_it.then(|| name_of(job, array, task))
+    })
+}
+
+fn name_of(job: Job, array: &str, task: &str) -> String {
+    match task.trim().parse::<u32>() {
+        Ok(task) => format!("{}_{task}", array.trim()),
+        // Tasks that have not begun are one line together, as `1-9%2`; `N/A` of what is no array.
+        Err(_) => job.to_string(),
+    }
+}
+
+/// What Slurm itself has made of a job: nothing of it is its user's to word.
+#[derive(Debug, PartialEq, Eq)]
+struct Facts {
+    list: String,
+    dependency: String,
+    excluded: String,
+    required: String,
+    partition: String,
+    array: Option<Job>,
+    /// As Slurm's commands take it, and as nothing but this job.
+    alone: String,
+}
+
+impl Facts {
+    const FORMAT: &str = "%A|%N|%E|%x|%n|%P|%F|%K";
+
+    /// Of the line of `squeue` that is of this job: of an array there are others.
+    fn of(said: &str, job: Job) -> Option<Self> {
+        let line = said.lines().find_map(|line| {
+            let (number, rest) = line.split_once('|')?;
+            (number.trim().parse() == Ok(job)).then_some(rest)
+        })?;
+        let fields: Vec<&str> = line.split('|').collect();
+        let [list, dependency, excluded, required, partition, array, task] = fields[..] else {
+            return None;
+        };
+        Some(Self {
+            list: said_of(list),
+            dependency: without_states(&said_of(dependency)),
+            excluded: said_of(excluded),
+            required: said_of(required),
+            partition: said_of(partition),
+            array: array.trim().parse().ok(),
+            alone: name_of(job, array, task),
+        })
+    }
+}
+
+/// What is said, if anything is.
+fn said_of(said: &str) -> String {
+    match said.trim() {
+        "(null)" | "N/A" => String::new(),
+        said => said.to_owned(),
+    }
+}
+
+/// What is read of `scontrol`.
+const FIELDS: [&str; 10] = [
+    "WorkDir",
+    "ExitCode",
+    "NodeList",
+    "Dependency",
+    "ExcNodeList",
+    "ReqNodeList",
+    "Prefer",
+    "Partition",
+    "ArrayJobId",
+    "AdminComment",
+];
+
+/// What `scontrol` shows of a job that `squeue` does not have. Names and comments are printed as their user has worded them, before and
+/// behind what is read here: where there are two fields of one name, nobody knows which is Slurm's.
+fn shown(said: &str) -> CliResult<About> {
+    for name in FIELDS {
+        if said.matches(&format!(" {name}=")).count() > 1 {
+            let text = format!(
+                "Slurm's answer about the job has `{name}=` twice: the job's name, its comment or a path looks like it; submit the job without that"
+            );
+            return Err(CliError::new(Exit::State, text));
+        }
+    }
+    let field = |name: &str| {
+        let start = said.find(&format!(" {name}="))? + name.len() + 2;
+        let rest = &said[start..];
+        let ends = rest.match_indices(' ').map(|(at, _)| at);
+        // The next field begins with its name and `=`.
+        let is_next = |at: &usize| {
+            let word = rest[at + 1..].split([' ', '=']).next().unwrap_or("");
+            let after = rest.get(at + 1 + word.len()..).unwrap_or("");
+            !word.is_empty() && after.starts_with('=')
+        };
+        let end = ends.clone().find(is_next).unwrap_or(rest.trim_end().len());
+        Some(said_of(&rest[..end]))
+    };
+    let said_of = |name: &str| field(name).unwrap_or_default();
+    Ok(About {
+        folder: field("WorkDir").map_or_else(|| "/".into(), PathBuf::from),
+        is_well: field("ExitCode").is_some_and(|code| code == "0:0"),
+        list: said_of("NodeList"),
+        dependency: without_states(&said_of("Dependency")),
+        excluded: said_of("ExcNodeList"),
+        required: said_of("ReqNodeList"),
+        prefer: said_of("Prefer"),
+        partition: said_of("Partition"),
+        array: said_of("ArrayJobId").parse().ok(),
+        others: chain::Mark::of(&said_of("AdminComment")).others,
+    })
+}
+
+/// Jobs of its user that were submitted before it and of which Slurm is about to tell. Neither those that are held or wait for others,
+/// of which it tells when they may run, nor arrays, which make nothing that others read.
+pub(super) fn before(job: Job, user: u32) -> CliResult<Vec<Job>> {
+    let fields = "JobID:12,ArrayTaskID:6,PriorityLong:12,Reason:12,BurstBuffer:6";
+    let user = user.to_string();
+    let said = ask(
+        "squeue",
+        &["-h", "-u", &user, "-t", "PENDING", "-O", fields],
+    )?;
+    let mut all: Vec<Job> = said.lines().filter_map(about_to_be_told).collect();
+    all.retain(|other| *other < job);
+    all.sort_unstable();
+    Ok(all.split_off(all.len().saturating_sub(MAX_BEFORE)))
+}
+
+/// Its number, of a line of `squeue`.
+fn about_to_be_told(line: &str) -> Option<Job> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        [number, "N/A", priority, reason, _]
+            if priority != "0" && !reason.starts_with("Dependency") =>
+        {
+            number.parse().ok()
+        }
+        _ => None,
+    }
+}
+
+/// `afterok:1(unfulfilled),afterany:2(failed)` without what Slurm says of each.
+fn without_states(said: &str) -> String {
+    if said == "(null)" {
+        return String::new();
+    }
+    let mut text = String::new();
+    let mut depth = 0;
+    for letter in said.chars() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            letter if depth == 0 => text.push(letter),
+            _ => {}
+        }
+    }
+    text
+}
+
+/// Has a job wait for those that make what it reads, beside what its user said, prefer the nodes that have most of it, if its user
+/// prefers none, and get none where it would find no room.
+pub(super) fn advise(job: Job, advice: &Advice) -> CliResult<()> {
+    let about = about(job)?;
+    let missing = advice.after.iter().filter(|other| {
+        !about
+            .dependency
+            .contains(&format!("afterburstbuffer:{other}"))
+    });
+    let wanted = missing.map(|other| format!("afterok:{other},afterburstbuffer:{other}"));
+    let own = Some(about.dependency.clone()).filter(|own| !own.is_empty());
+    let all: Vec<String> = own.into_iter().chain(wanted).collect();
+    let id = format!("jobid={job}");
+    if !advice.after.is_empty() {
+        ask(
+            "scontrol",
+            &["update", &id, &format!("dependency={}", all.join(","))],
+        )?;
+    }
+    if !advice.require.is_empty() {
+        let nodes = format!("reqnodelist={}", advice.require.join(","));
+        ask("scontrol", &["update", &id, &nodes])?;
+    } else if !advice.prefer.is_empty() && !about.has_wish() {
+        // Only a preference: the job does without where that fails.
+        let _ = tarn_slurm::prefer(job, &advice.prefer);
+    }
+    if let Some(Excluded { own, full }) = &advice.exclude {
+        // Where that fails the gate turns the job back if it has no room; the controller tries again.
+        let _ = tarn_slurm::exclude(job, own, full);
+    }
+    Ok(())
+}
+
+impl About {
+    /// Whether its script has ended with code 0, and no node of it was lost.
+    pub(super) fn ended_well(&self) -> CliResult<bool> {
+        if !self.is_well || self.list.is_empty() {
+            return Ok(self.is_well);
+        }
+        let states = ask("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%t"])?;
+        let mut states = states.split_whitespace();
+        // `*`: it does not answer.
+        Ok(!states.any(|state| state.starts_with("down") || state.ends_with('*')))
+    }
+
+    /// Its nodes, in their order.
+    pub(super) fn nodes(&self) -> CliResult<Vec<String>> {
+        if self.list.is_empty() {
+            return Err(CliError::new(
+                Exit::NotFound,
+                "Slurm has given the job no nodes yet",
+            ));
+        }
+        names(&self.list)
+    }
+
+    /// Whether it was said already where it is to run.
+    fn has_wish(&self) -> bool {
+        !self.required.is_empty() || !self.prefer.is_empty()
+    }
+
+    /// The nodes that it is likely to get, as far as that is known: those that it must have, or those of its partitions that it prefers.
+    pub(super) fn expected(&self) -> CliResult<Vec<String>> {
+        if !self.required.is_empty() {
+            return names(&self.required);
+        }
+        if self.prefer.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Nodes are preferred by features of their own names; of other features Slurm says that they are no nodes.
+        let prefer: Vec<&str> = self.prefer.split('|').collect();
+        let words = ["-h", "-N", "-p", &self.partition, "-n"];
+        let known = ask(
+            "sinfo",
+            &[&words[..], &[&prefer.join(","), "-o", "%N"]].concat(),
+        );
+        let known = known.unwrap_or_default();
+        let is_there = |name: &&str| known.split_whitespace().any(|known| known == *name);
+        let expected = prefer.into_iter().filter(is_there);
+        Ok(expected.map(str::to_owned).collect())
+    }
+
+    /// Nodes where it is not to run.
+    pub(super) fn excluded(&self) -> CliResult<Vec<String>> {
+        names(&self.excluded)
+    }
+}
+
+/// The nodes of a list of Slurm's, in their order.
+fn names(list: &str) -> CliResult<Vec<String>> {
+    if list.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names = tarn_slurm::hostnames(list);
+    names.map_err(|e| CliError::new(Exit::State, e.to_string()))
+}
+
+pub(super) fn ask(command: &str, words: &[&str]) -> CliResult<String> {
+    let about = format!("`{command} {}`", words.join(" "));
+    let said = Command::new(command).args(words).output();
+    let said = said.map_err(|e| CliError::new(Exit::State, format!("{about}: {e}")))?;
+    if !said.status.success() {
+        let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        return Err(CliError::new(Exit::State, format!("{about}: {why}")));
+    }
+    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+/// Reads a script that was submitted in this folder, and its place in a chain. `None` when it says nothing to tarn.
+pub(super) fn read(path: &Path, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+    parsed(&text(path)?, folder)
+}
+
+/// The same of the script of a job. Slurm 24.11 says of a task of an array where the script would be if the task had one of its own.
+pub(super) fn read_of(
+    job: Job,
+    about: &About,
+    path: &Path,
+) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+    let array = about.array.filter(|array| *array != job && !path.exists());
+    let text = match array {
+        None => text(path)?,
+        Some(array) => match of_array(path, array).filter(|path| path.exists()) {
+            Some(path) => text(&path)?,
+            None => ask(
+                "scontrol",
+                &["write", "batch_script", &job.to_string(), "-"],
+            )?,
+        },
+    };
+    parsed(&text, &about.folder)
+}
+
+/// Where the script of the array is, from where that of its task would be: `hash.4/job.14/script`.
+fn of_array(path: &Path, array: Job) -> Option<PathBuf> {
+    let spool = path.parent()?.parent()?.parent()?;
+    let folder = format!("hash.{}/job.{array}", array % 10);
+    Some(spool.join(folder).join(path.file_name()?))
+}
+
+fn text(path: &Path) -> CliResult<String> {
+    let failed = |why: String| {
+        CliError::new(
+            Exit::NotFound,
+            format!("cannot read the script {}: {why}", path.display()),
+        )
+    };
+    let about = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?;
+    if about.len() > MAX_SCRIPT {
+        return Err(failed(format!("it has more than {MAX_SCRIPT} bytes")));
+    }
+    let bytes = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn parsed(text: &str, folder: &Path) -> CliResult<Option<(JobScript, Option<Chain>)>> {
+    let (chain, text) = chain::taken_out(text);
+    let script = Script {
+        name: "the script",
+        text: &text,
+    };
+    match parse_job(&script, folder, chain.is_some()) {
+        Ok(job) => Ok(job.map(|job| (job, chain))),
+        Err(rejected) => Err(told(&rejected)),
+    }
+}
+
+/// Whether a site can do what a script asks for, by what it alone says.
+pub(super) fn possible(script: &JobScript) -> CliResult<()> {
+    check_site(&script.parsed).map_err(|rejected| told(&rejected))
+}
+
+/// What is wrong with a script, in one line: Slurm shows no more.
+fn told(rejected: &Rejected) -> CliError {
+    let lines = rejected.problems().iter().take(3).map(|finding| {
+        let line = finding
+            .position()
+            .map_or(String::new(), |(line, _)| format!("line {line}: "));
+        let hint = finding
+            .hint()
+            .map_or(String::new(), |hint| format!(" ({hint})"));
+        format!("{line}{}{hint}", finding.message())
+    });
+    let said: Vec<String> = lines.collect();
+    CliError::new(Exit::InvalidWorkflow, said.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_of_an_array_is_named_alone() {
+        let said = "12|11|1\n13|11|2\n11|11|3\n";
+        assert_eq!(alone(said, 12).as_deref(), Some("11_1"));
+        assert_eq!(alone(said, 11).as_deref(), Some("11_3"));
+        assert_eq!(alone(said, 14), None);
+        assert_eq!(alone("12|12|N/A\n", 12).as_deref(), Some("12"));
+        assert_eq!(alone("11|11|4-9%2\n", 11).as_deref(), Some("11"));
+    }
+
+    #[test]
+    fn of_jobs_that_are_held_or_wait_slurm_does_not_tell() {
+        let line = "12          N/A   4294901757  None        #TAR";
+        assert_eq!(about_to_be_told(line), Some(12));
+        for line in [
+            "12          N/A   0           JobHeldUser #TAR",
+            "12          N/A   4294901757  Dependency  #TAR",
+            "12          0-99  4294901757  Resources   #TAR",
+            "12          N/A   4294901757  Resources   ",
+        ] {
+            assert_eq!(about_to_be_told(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_name_forges_nothing_that_slurm_says_of_its_job() {
+        let name = "a NodeList=n2 ExitCode=0:0 Dependency=(null),singleton ExcNodeList=n1 AdminComment=[tarn start jobs=7] b";
+        let of = |name: &str, comment: &str| {
+            shown(&format!(
+                "JobId=1 JobName={name} UserId=u(1) Dependency=(null) ExitCode=1:0 RunTime=00:00:00 Partition=p ReqNodeList=(null) \
+                 ExcNodeList=(null) NodeList=n1 BatchHost=n1 WorkDir=/tmp AdminComment= Comment={comment} StdErr=/x Power= \n"
+            ))
+        };
+        let about = of("a b=c", "d").unwrap();
+        assert_eq!((&about.list[..], about.is_well), ("n1", false));
+        assert_eq!((&about.dependency[..], &about.excluded[..]), ("", ""));
+        assert_eq!(about.folder, PathBuf::from("/tmp"));
+        assert_eq!(about.others, Vec::<Job>::new());
+        for (name, comment) in [
+            (name, ""),
+            ("", name),
+            ("x WorkDir=/etc", ""),
+            ("", "x ExitCode=0:0"),
+        ] {
+            let why = of(name, comment).unwrap_err();
+            assert!(why.to_string().contains("twice"), "{why}");
+        }
+        let lines = "3|n3|(null)|||p|3|N/A\n1|n[1-2]|afterok:5(unfulfilled)||n1|p|7|4\n";
+        let facts = Facts::of(lines, 1).unwrap();
+        assert_eq!(
+            (&facts.list[..], &facts.dependency[..]),
+            ("n[1-2]", "afterok:5")
+        );
+        assert_eq!((&facts.required[..], facts.array), ("n1", Some(7)));
+        assert_eq!(facts.alone, "7_4");
+        assert_eq!(Facts::of("", 1), None);
+    }
+
+    #[test]
+    fn the_script_of_an_array_is_found_from_where_its_tasks_would_be() {
+        let task = Path::new("/spool/hash.4/job.14/script");
+        let array = of_array(task, 3);
+        assert_eq!(
+            array.as_deref(),
+            Some(Path::new("/spool/hash.3/job.3/script"))
+        );
+        assert_eq!(of_array(Path::new("script"), 3), None);
+    }
+
+    #[test]
+    fn what_slurm_says_of_dependencies_is_left_out() {
+        assert_eq!(without_states("(null)"), "");
+        let said = "afterok:12(unfulfilled),afterany:3(failed)";
+        assert_eq!(without_states(said), "afterok:12,afterany:3");
+    }
+}

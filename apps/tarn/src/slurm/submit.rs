@@ -1,0 +1,238 @@
+//! `tarn submit`: the jobs of a whole workflow, held until all are there.
+
+use super::controller::Controller;
+use super::job::ask;
+use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use crate::print::{self, out, say};
+use crate::workflow;
+use clap::Args;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tarn_proto::site::{Ask, Job, Said};
+use tarn_spec::{StepJob, step_jobs};
+use tarn_types::codes::Exit;
+use tarn_types::workflow::Workflow;
+
+/// How long the controller may take to know all jobs: it takes them in some seconds after Slurm has told it.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// How long the controller may take to answer before anything is submitted: it may be starting.
+const REACHABLE: Duration = Duration::from_secs(5);
+/// Steps of a workflow file that are submitted: Slurm's own limit for all jobs is 10,000, unless the site says otherwise.
+const MAX_JOBS: usize = 5_000;
+/// Between two looks at that.
+const PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SubmitArgs {
+    /// A workflow file; or the scripts of its jobs, in the order of its steps, each with the workflow's name
+    #[arg(required = true, value_name = "WORKFLOW")]
+    files: Vec<PathBuf>,
+    /// More jobs of this workflow will come: its data stays until `tarn slurm end`, or its lease is over
+    #[arg(long)]
+    open: bool,
+    /// Show the jobs of a workflow file, and submit nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Options for each sbatch, such as --partition=short
+    #[arg(last = true, value_name = "SBATCH OPTION")]
+    options: Vec<String>,
+}
+
+/// What sbatch is given.
+enum Script<'a> {
+    /// A file of the user's.
+    File(&'a Path),
+    /// A step of a workflow file, to be run from its folder.
+    Step(StepJob, &'a Path),
+}
+
+impl std::fmt::Display for Script<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Step(step, _) => step.name.fmt(f),
+        }
+    }
+}
+
+pub(crate) fn submit(cli: &Cli, args: &SubmitArgs) -> CliResult {
+    // All together make sense, or none is submitted.
+    let parsed = workflow::load(&args.files)?;
+    let scripts = scripts(&args.files, &parsed.workflow)?;
+    if args.dry_run {
+        for script in &scripts {
+            match script {
+                Script::File(path) => out!("{}", path.display())?,
+                Script::Step(step, _) => print::text(&format!("{}\n", step.script))?,
+            }
+        }
+        return Ok(Exit::Success);
+    }
+    reachable()?;
+    let jobs = held(&scripts, &args.options)?;
+    let list: Vec<String> = jobs.iter().map(Job::to_string).collect();
+    if let Err(why) = ask("scontrol", &["release", &list.join(",")]) {
+        cancel(&jobs);
+        return Err(why);
+    }
+    for (job, script) in jobs.iter().zip(&scripts) {
+        match cli.json {
+            true => print::json(&serde_json::json!({"job": job, "step": script.to_string()}))?,
+            false => out!("{job} {script}")?,
+        }
+    }
+    let is_alone = matches!(scripts[..], [Script::File(_)]);
+    if !args.open && !is_alone {
+        end(&parsed.workflow.name, &jobs);
+    }
+    Ok(Exit::Success)
+}
+
+/// Refuses where no controller of a site is: jobs that need data would wait for it for ever, or run without it.
+fn reachable() -> CliResult<()> {
+    let controller = Controller::of_environment();
+    let until = Instant::now() + REACHABLE;
+    loop {
+        // Whatever it says, it is there.
+        let Err(why) = controller.ask_once(&Ask::Nodes, REACHABLE) else {
+            return Ok(());
+        };
+        if Instant::now() >= until {
+            let text = format!(
+                "{why}; nothing was submitted: jobs would run without their data. Where a site has no tarn, `tarn run` inside an \
+                 allocation needs none"
+            );
+            return Err(CliError::new(why.exit, text));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The user's scripts, or those that a workflow file gives.
+fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Script<'a>>> {
+    let is_script = |file: &Path| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.starts_with("#!")
+    };
+    if files.iter().all(|file| is_script(file)) {
+        return Ok(files.iter().map(|file| Script::File(file)).collect());
+    }
+    if workflow.steps.len() > MAX_JOBS {
+        let text = format!(
+            "it has {} steps, and at most {MAX_JOBS} are submitted as jobs; run it by `tarn run` inside an allocation",
+            workflow.steps.len()
+        );
+        return Err(CliError::new(Exit::NoRoom, text));
+    }
+    match step_jobs(workflow) {
+        Ok(jobs) => {
+            let steps = jobs
+                .into_iter()
+                .map(|step| Script::Step(step, &workflow.folder));
+            Ok(steps.collect())
+        }
+        Err(unsuited) => {
+            let text = format!(
+                "as jobs of a site it cannot be run: {}",
+                unsuited.join("; ")
+            );
+            Err(CliError::new(Exit::InvalidWorkflow, text))
+        }
+    }
+}
+
+/// Submits each script, held; if one is refused, none stays.
+fn held(scripts: &[Script<'_>], options: &[String]) -> CliResult<Vec<Job>> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for script in scripts {
+        let mut sbatch = Command::new("sbatch");
+        sbatch.args(["--parsable", "--hold"]).args(options);
+        let said = match script {
+            Script::File(path) => sbatch.arg(path).output(),
+            Script::Step(step, folder) => {
+                let after: Vec<String> =
+                    step.after.iter().map(|at| jobs[*at].to_string()).collect();
+                if !after.is_empty() {
+                    sbatch.arg(format!("--dependency=afterok:{}", after.join(":")));
+                }
+                sbatch.arg("--chdir").arg(folder);
+                by_pipe(sbatch, &step.script)
+            }
+        };
+        let why = match said {
+            Ok(said) if said.status.success() => {
+                let text = String::from_utf8_lossy(&said.stdout).into_owned();
+                // `17`, or `17;cluster`.
+                match text.trim().split(';').next().and_then(|n| n.parse().ok()) {
+                    Some(job) => {
+                        jobs.push(job);
+                        continue;
+                    }
+                    None => format!("it printed `{}`, which is not a job number", text.trim()),
+                }
+            }
+            Ok(said) => String::from_utf8_lossy(&said.stderr).trim().to_owned(),
+            Err(e) => e.to_string(),
+        };
+        cancel(&jobs);
+        let text = format!("`sbatch` of {script}: {why}");
+        return Err(CliError::new(Exit::WorkflowFailed, text));
+    }
+    Ok(jobs)
+}
+
+/// Runs a command that reads this.
+fn by_pipe(mut command: Command, text: &str) -> io::Result<Output> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // sbatch reads all before it says anything; if it has ended, it says why.
+        let _ = pipe.write_all(text.as_bytes());
+    }
+    child.wait_with_output()
+}
+
+fn cancel(jobs: &[Job]) {
+    let list: Vec<String> = jobs.iter().map(Job::to_string).collect();
+    if list.is_empty() {
+        return;
+    }
+    let words: Vec<&str> = list.iter().map(String::as_str).collect();
+    if let Err(why) = ask("scancel", &words) {
+        say!("jobs {} stay held: {why}", list.join(", "));
+    }
+}
+
+/// Tells the controller that the workflow is whole, when it knows all its jobs.
+fn end(workflow: &str, jobs: &[Job]) {
+    let controller = Controller::of_environment();
+    let until = Instant::now() + TIMEOUT;
+    let known = |job: &Job| {
+        let said = controller.ask_once(&Ask::Job(*job), PAUSE);
+        matches!(said, Ok(Said::Job(_)))
+    };
+    while !jobs.iter().all(known) {
+        if Instant::now() >= until {
+            say!(
+                "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), run `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
+            );
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let ask = Ask::End {
+        user: rustix::process::getuid().as_raw(),
+        workflow: workflow.to_owned(),
+    };
+    match controller.ask_once(&ask, TIMEOUT) {
+        Ok(Said::Done) => {}
+        Ok(other) => say!("the workflow's end is not known: {other:?}"),
+        Err(why) => say!("the workflow's end is not known: {why}"),
+    }
+}

@@ -1,0 +1,575 @@
+//! `tarnd --controller`: the site's core behind its log, its clients and its nodes. docs/internals/site.md.
+//!
+//! One thread has the core and the log. What has happened meanwhile is made durable together, then the core decides, then its actions
+//! leave: so nothing is done that a controller after this one would not know of.
+
+mod clients;
+mod keys;
+mod log;
+mod nodes;
+mod slurm;
+
+use crate::{Fault, options};
+use anyhow::Context;
+use clap::Parser;
+use log::Log;
+use nodes::Nodes;
+use serde::Deserialize;
+use slurm::{Teller, Waiting};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::time::{Duration, Instant, SystemTime};
+use tarn_journal::RunLock;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{
+    Ask, Capacity, Command, Holding, Job, NODE_PORT, NodeInfo, Owner, Report, Said, Store, Uid,
+};
+use tarn_site::{Action, Asked, Config, Event, Site, Token};
+use tarn_types::codes::Exit;
+use tarn_types::energy::{Draw, Power, Source};
+use tarn_types::units::{Time, parse_size, parse_time};
+
+/// Inputs that are made durable together.
+const MAX_BATCH: usize = 1024;
+/// How often leases are looked at; and while somebody waits, who may be told that a node does not answer.
+const SELDOM: Duration = Duration::from_secs(60);
+const OFTEN: Duration = Duration::from_secs(5);
+/// And while jobs arrive.
+const AT_ONCE: Duration = Duration::from_millis(500);
+/// How long a job waits for a node that sleeps, unless the site says otherwise.
+const WAKE: &str = "10m";
+
+/// The controller of a site: decides where jobs' data goes and how long it stays. Runs beside slurmctld; docs/admin/site.md.
+#[derive(Debug, Parser)]
+#[command(name = "tarnd --controller", version)]
+pub(crate) struct Options {
+    #[arg(long, hide = true)]
+    controller: bool,
+    /// The folder of the log; of a main and a backup host the same, where flock holds between them
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// The unix socket for Slurm's scripts and users
+    #[arg(long, default_value = "/run/tarn/controller")]
+    socket: PathBuf,
+    /// The address for users of other hosts
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:7411")]
+    listen: SocketAddr,
+    /// The site's configuration: docs/admin/site.md, "Configuration"
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where this host's munged listens, if not at munge's own place
+    #[arg(long, value_name = "PATH")]
+    munge_socket: Option<PathBuf>,
+    /// The level of the log on standard error: error, warn, info, debug
+    #[arg(long, default_value = "info")]
+    pub(crate) log_level: tracing::Level,
+    /// How
+    #[arg(long, value_enum, default_value_t = options::LogFormat::Text)]
+    pub(crate) log_format: options::LogFormat,
+}
+
+/// The configuration file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct File {
+    /// The nodes, if not all that Slurm knows.
+    nodes: Option<Vec<String>>,
+    /// Whether Slurm is told what room nodes have.
+    sinfo: Option<bool>,
+    /// Whether what jobs read is brought before they have nodes.
+    ahead: Option<bool>,
+    /// After what time without a job and without data nodes sleep.
+    sleep: Option<String>,
+    /// Of these so many stay awake.
+    awake: usize,
+    /// How long a job waits for a node that sleeps.
+    wake: Option<String>,
+    /// The port of `tarnd --site`.
+    port: Option<u16>,
+    /// The user that slurmctld runs as.
+    slurm_user: Option<String>,
+    /// How long data stays after its last use.
+    lease: Option<String>,
+    /// How long before its end a lease is said to end soon.
+    warning: Option<String>,
+    /// Bytes that a user may have on all nodes together.
+    quota: Option<String>,
+    /// Of users, by name or number.
+    user_quotas: BTreeMap<String, String>,
+    /// Bytes that a project may have.
+    project_quota: Option<String>,
+    /// Of projects, by their group's name or number.
+    project_quotas: BTreeMap<String, String>,
+}
+
+/// What happens to the controller.
+pub(crate) enum Input {
+    /// Somebody asks.
+    Asked {
+        user: Uid,
+        groups: Vec<u32>,
+        trusted: bool,
+        ask: Ask,
+        reply: SyncSender<Said>,
+    },
+    /// A node takes orders, in a session of this number.
+    Opened {
+        node: String,
+        session: u64,
+        /// How often the secrets had changed when it began.
+        changes: u64,
+        /// Keys there may be wrapped with an older one.
+        is_behind: bool,
+        capacity: Capacity,
+        stores: Vec<Store>,
+        holds: Vec<(Uid, Holding)>,
+        partial: Vec<Owner>,
+        jobs: Vec<Job>,
+        orders: Sender<Command>,
+    },
+    /// A session is over.
+    Closed { node: String, session: u64 },
+    /// Slurm says what nodes draw, in thousandths of a watt.
+    Drawn(BTreeMap<String, u64>),
+    /// A node says something of an order.
+    Reported {
+        node: String,
+        session: u64,
+        number: u64,
+        report: Report,
+    },
+}
+
+/// Runs until it is killed: nothing is lost then.
+pub(crate) fn run(options: &Options) -> Result<(), Fault> {
+    let state = |e: anyhow::Error| Fault::new(Exit::State, e);
+    crate::server::raise_descriptors();
+    let (config, file, sleep) = read(options).map_err(|e| Fault::new(Exit::Usage, e))?;
+    std::fs::create_dir_all(&options.state)
+        .with_context(|| format!("cannot make {}", options.state.display()))
+        .map_err(state)?;
+    let lock = options.state.join("controller.lock");
+    let lock = match RunLock::take(&lock) {
+        Ok(lock) => lock,
+        Err(busy) => {
+            tracing::info!("this is the backup: {busy}");
+            let lock = RunLock::wait(&lock);
+            lock.map_err(|e| state(e.into()))?
+        }
+    };
+    let (log, site) = Log::open(&options.state, config).map_err(state)?;
+    let epoch = log::next_epoch(&options.state, site.epoch()).map_err(state)?;
+    let secrets = keys::read(&options.state).map_err(state)?;
+    let (sender, inputs) = channel();
+    let slurm = file.slurm_user.as_deref().unwrap_or("slurm");
+    let port = file.port.unwrap_or(NODE_PORT);
+    let munge = crate::site::munge(options.munge_socket.as_deref());
+    let listener = clients::ClientListener {
+        slurm: number_of(slurm).unwrap_or(0),
+        inputs: sender.clone(),
+        munge: munge.clone(),
+    };
+    slurm::ask_what_is_drawn(sender.clone());
+    let mut nodes = Nodes::new(epoch, (secrets, munge), port, sender);
+    let known: Vec<String> = site.nodes().map(str::to_owned).collect();
+    let names = match &file.nodes {
+        Some(names) => names.clone(),
+        None => slurm::nodes(),
+    };
+    for name in names.into_iter().chain(known) {
+        nodes.know(&name);
+    }
+    let mut controller = Controller {
+        state: options.state.clone(),
+        site,
+        log,
+        nodes,
+        replies: BTreeMap::new(),
+        next: 0,
+        clock: Clock::start(),
+        rooms: slurm::rooms(file.sinfo.unwrap_or(true)),
+        exclusions: slurm::exclusions(),
+        sleepers: slurm::sleepers(sleep),
+        drawn: BTreeMap::new(),
+    };
+    controller
+        .happened(vec![Event::Began { epoch }])
+        .map_err(state)?;
+    clients::serve(&options.socket, options.listen, listener)?;
+    tracing::info!(
+        epoch,
+        socket = %options.socket.display(),
+        "tarnd {} is the site's controller",
+        env!("CARGO_PKG_VERSION")
+    );
+    let ended = controller.serve(&inputs).map_err(state);
+    drop(lock);
+    ended
+}
+
+struct Controller {
+    state: PathBuf,
+    site: Site,
+    log: Log,
+    nodes: Nodes,
+    replies: BTreeMap<Token, SyncSender<Said>>,
+    next: Token,
+    clock: Clock,
+    rooms: Teller<Vec<NodeInfo>>,
+    exclusions: Teller<Vec<Waiting>>,
+    sleepers: Teller<Vec<String>>,
+    /// What Slurm has said last that nodes draw.
+    drawn: BTreeMap<String, u64>,
+}
+
+impl Controller {
+    fn serve(&mut self, inputs: &Receiver<Input>) -> anyhow::Result<()> {
+        let mut looked = Instant::now();
+        // Slurm is not told yet of what there is now.
+        let mut is_behind = false;
+        loop {
+            let is_soon = self.site.is_waited_for() || is_behind;
+            let pause = match (self.site.is_hasty(), is_soon) {
+                (true, _) => AT_ONCE,
+                (_, true) => OFTEN,
+                _ => SELDOM,
+            };
+            let first = inputs.recv_timeout(pause.saturating_sub(looked.elapsed()));
+            let mut events = Vec::new();
+            match first {
+                Ok(input) => {
+                    let more = inputs.try_iter().take(MAX_BATCH - 1);
+                    for input in std::iter::once(input).chain(more) {
+                        events.extend(self.event(input));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if looked.elapsed() >= pause {
+                looked = Instant::now();
+                events.push(Event::Passed);
+            }
+            if !events.is_empty() {
+                self.happened(events)?;
+            }
+            is_behind = !self.rooms.tell(|| self.site.node_infos());
+            is_behind |= !self.exclusions.tell(|| self.site.excluded());
+            // How long they have been idle is seen by looking again.
+            self.sleepers.tell(|| self.site.spare());
+            is_behind |= self.sleepers.is_there();
+        }
+    }
+
+    /// What the log is to hold of an input. What changes nothing is answered at once.
+    fn event(&mut self, input: Input) -> Option<Event> {
+        match input {
+            Input::Asked {
+                user,
+                groups,
+                trusted,
+                ask,
+                reply,
+            } => {
+                if let Ask::RotateKey { drop, force } = ask {
+                    let done = self.rotate_key(user, drop, force);
+                    let _ = reply.try_send(done.map_or_else(Said::Refused, |()| Said::Done));
+                    return None;
+                }
+                if let Some(said) = self.site.answer(user, &groups, trusted, &ask) {
+                    let _ = reply.try_send(said);
+                    return None;
+                }
+                self.next += 1;
+                self.replies.insert(self.next, reply);
+                Some(Event::Asked(Asked {
+                    token: self.next,
+                    user,
+                    groups,
+                    trusted,
+                    ask,
+                }))
+            }
+            Input::Opened {
+                node,
+                session,
+                changes,
+                is_behind,
+                capacity,
+                stores,
+                holds,
+                partial,
+                jobs,
+                orders,
+            } => {
+                self.nodes
+                    .opened(&node, (session, changes), is_behind, orders);
+                Some(Event::Opened {
+                    node,
+                    capacity,
+                    stores,
+                    holds,
+                    partial,
+                    jobs,
+                })
+            }
+            Input::Reported {
+                node,
+                session,
+                number: 0,
+                report: Report::Capacity { draw, cores, .. },
+            } => {
+                if self.nodes.is_current(&node, session) {
+                    self.measured(&node, draw, cores);
+                }
+                None
+            }
+            Input::Drawn(milliwatts) => {
+                self.drawn = milliwatts;
+                None
+            }
+            Input::Closed { node, session } => self
+                .nodes
+                .closed(&node, session)
+                .then_some(Event::Closed { node }),
+            Input::Reported {
+                node,
+                session,
+                number,
+                report,
+            } => self
+                .nodes
+                .is_current(&node, session)
+                .then_some(Event::Reported {
+                    order: number,
+                    report,
+                }),
+        }
+    }
+
+    /// What a node says that it draws; where it does not know, what Slurm says of it.
+    fn measured(&mut self, node: &str, mut draw: Draw, cores: u32) {
+        let slurm = |milliwatts: &u64| Power {
+            milliwatts: *milliwatts,
+            source: Source::Slurm,
+        };
+        draw.power = draw.power.or_else(|| self.drawn.get(node).map(slurm));
+        self.site.measured(node, draw, cores);
+    }
+
+    /// The keys of encrypted data get another secret, and the older ones are forgotten if that is asked for and loses nothing.
+    fn rotate_key(&mut self, user: Uid, drop: bool, force: bool) -> Result<(), Refusal> {
+        let failed = |e: anyhow::Error| Refusal::new(Code::Io, format!("{e:#}"));
+        if user != 0 {
+            let text = "only root changes the site's secrets";
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        let secrets = self.nodes.secrets();
+        if !drop {
+            let secrets = keys::rotate(&self.state, &secrets).map_err(failed)?;
+            tracing::info!(
+                secrets = secrets.data.len(),
+                "another secret of encrypted data"
+            );
+            self.nodes.rekey(secrets);
+            return Ok(());
+        }
+        let behind = self
+            .site
+            .holders()
+            .filter(|node| !self.nodes.is_rekeyed(node));
+        let behind: Vec<&str> = behind.collect();
+        if !behind.is_empty() && !force {
+            let text = format!(
+                "the encrypted data on {} would be lost: no session with it has begun since the last rotation, or its log names the keys that could not be wrapped again. Start it, or wait a moment, and try again; or give it up with `--force`",
+                behind.join(", ")
+            );
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        let secrets = keys::drop_old(&self.state, &secrets).map_err(failed)?;
+        tracing::info!(lost = ?behind, "the older secrets of encrypted data are forgotten");
+        self.nodes.rekey(secrets);
+        Ok(())
+    }
+
+    /// Events become durable, then what is to be done about them is done.
+    fn happened(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
+        let events: Vec<(Time, Event)> = events
+            .into_iter()
+            .map(|event| (self.clock.now(), event))
+            .collect();
+        self.log.append(&events)?;
+        let mut actions = Vec::new();
+        for (now, event) in events {
+            self.site.step(now, event, &mut actions);
+        }
+        for action in actions {
+            match action {
+                Action::Order {
+                    node,
+                    number,
+                    order,
+                } => self.nodes.order(&node, number, order),
+                Action::Tell { owner, text } => tracing::info!(%owner, "{text}"),
+                Action::Answer { token, said } => {
+                    if let Some(reply) = self.replies.remove(&token) {
+                        let _ = reply.try_send(said);
+                    }
+                }
+            }
+        }
+        // Who asked about a job that somebody else asks about now is told so by the end of its channel.
+        let awaited = self.site.awaited();
+        self.replies.retain(|token, _| awaited.contains(token));
+        for name in self.site.nodes() {
+            self.nodes.know(name);
+        }
+        self.log.shorten(&self.site)
+    }
+}
+
+/// Nanoseconds since 1970 that never go back.
+struct Clock {
+    began: Instant,
+    at: Time,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let at = since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        Self {
+            began: Instant::now(),
+            at,
+        }
+    }
+
+    fn now(&self) -> Time {
+        let passed = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.at.saturating_add(passed)
+    }
+}
+
+/// What the site wants; nothing of its own without a file.
+fn read(options: &Options) -> anyhow::Result<(Config, File, Option<slurm::Sleep>)> {
+    let path = options.config.as_deref();
+    let place = path.map_or_else(String::new, |path| path.display().to_string());
+    let text = match path {
+        Some(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?
+        }
+        None => String::new(),
+    };
+    let file: File = toml::from_str(&text).with_context(|| place.clone())?;
+    let mut config = Config::default();
+    let about = |what: &str| format!("{place}: {what}");
+    if let Some(lease) = &file.lease {
+        config.lease = parse_time(lease).with_context(|| about("lease"))?;
+    }
+    if let Some(warning) = &file.warning {
+        config.warning = parse_time(warning).with_context(|| about("warning"))?;
+    }
+    if let Some(quota) = &file.quota {
+        config.quota = parse_size(quota).with_context(|| about("quota"))?;
+    }
+    if let Some(quota) = &file.project_quota {
+        config.project_quota = parse_size(quota).with_context(|| about("project-quota"))?;
+    }
+    config.ahead = file.ahead.unwrap_or(true);
+    let wake = parse_time(file.wake.as_deref().unwrap_or(WAKE)).with_context(|| about("wake"))?;
+    let sleep = match &file.sleep {
+        Some(after) => {
+            config.wake = Some(wake);
+            Some(slurm::Sleep {
+                after: Duration::from_nanos(parse_time(after).with_context(|| about("sleep"))?),
+                awake: file.awake,
+            })
+        }
+        None => None,
+    };
+    for (group, quota) in &file.project_quotas {
+        let quota = parse_size(quota).with_context(|| about(group))?;
+        let number = match group.parse() {
+            Ok(number) => Some(number),
+            Err(_) => tarn_sys::users::group(group).with_context(|| about(group))?,
+        };
+        let number =
+            number.with_context(|| about(&format!("there is no group `{group}` on this host")))?;
+        config.quotas.insert(Owner::Project(number), quota);
+    }
+    for (user, quota) in &file.user_quotas {
+        let quota = parse_size(quota).with_context(|| about(user))?;
+        let number = number_of(user)
+            .with_context(|| about(&format!("there is no user `{user}` on this host")))?;
+        config.quotas.insert(Owner::User(number), quota);
+    }
+    Ok((config, file, sleep))
+}
+
+/// A user's number, by name or number.
+fn number_of(user: &str) -> Option<Uid> {
+    if let Ok(number) = user.parse() {
+        return Some(number);
+    }
+    let said = std::process::Command::new("id")
+        .args(["-u", "--", user])
+        .output()
+        .ok()?;
+    String::from_utf8(said.stdout).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> anyhow::Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site.toml");
+        std::fs::write(&path, text).unwrap();
+        let words = ["tarnd", "--state", "/nowhere", "--config"];
+        let words = words.map(PathBuf::from).into_iter().chain([path]);
+        read(&Options::parse_from(words)).map(|(config, ..)| config)
+    }
+
+    #[test]
+    fn quotas_and_leases_are_what_the_site_says() {
+        let text = "lease = \"2d\"\nwarning = \"12h\"\nquota = \"1 GiB\"\nproject-quota = \"2 GiB\"\n\
+            [user-quotas]\nroot = \"3 GiB\"\n77 = \"4 GiB\"\n[project-quotas]\nroot = \"5 GiB\"\n78 = \"6 GiB\"\n";
+        let config = config(text).unwrap();
+        let hour = 3600 * tarn_types::units::SECOND;
+        assert_eq!((config.lease, config.warning), (48 * hour, 12 * hour));
+        assert_eq!((config.quota, config.project_quota), (1 << 30, 2 << 30));
+        let quotas = [
+            (Owner::User(0), 3 << 30),
+            (Owner::User(77), 4 << 30),
+            (Owner::Project(0), 5 << 30),
+            (Owner::Project(78), 6 << 30),
+        ];
+        assert_eq!(config.quotas, quotas.into());
+    }
+
+    #[test]
+    fn what_the_site_cannot_mean_is_an_error_that_names_it() {
+        for (text, said) in [
+            ("quotas = 5", "quotas"),
+            ("lease = \"soon\"", "lease"),
+            (
+                "[project-quotas]\nnobodys-group = \"1 GiB\"",
+                "nobodys-group",
+            ),
+            ("[project-quotas]\nroot = \"much\"", "root"),
+            ("project-quota = 5", "project-quota"),
+            ("sleep = \"soon\"", "sleep"),
+            ("sleep = \"1h\"\nwake = \"soon\"", "wake"),
+            ("wake = \"soon\"", "wake"),
+        ] {
+            let why = format!("{:#}", config(text).expect_err(text));
+            assert!(
+                why.contains(said) && why.contains("site.toml"),
+                "{text}: {why}"
+            );
+        }
+    }
+}

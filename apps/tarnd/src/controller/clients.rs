@@ -1,0 +1,317 @@
+//! Who asks: Slurm's scripts and users, at a unix socket, and from other hosts by TCP, where munge says who they are. A thread for each;
+//! most wait for a stage of their job.
+
+use super::Input;
+use crate::Fault;
+use crate::site::Strangers;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tarn_munge::{Munge, Reader, SessionError, Writer, accept_anyone};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Ask, CONTROLLER, Said, decode, encode};
+use tarn_sys::fdpass::{peer, peer_groups};
+use tarn_types::codes::Exit;
+
+/// Slurm's and root's questions at a time; users have places of their own, so that neither shuts the other out.
+const MAX_CLIENTS: usize = 4096;
+/// Users' at a time, and of each of them.
+const MAX_USERS: usize = 256;
+const MAX_OF_USER: usize = 16;
+/// Bytes of a question: a script's lines, read, are larger than they were.
+const MAX_ASK: usize = 1 << 20;
+/// How long a client may take to say what it wants.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How often it is looked whether a client that waits is still there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Slurm's user, and where what is asked goes.
+#[derive(Debug, Clone)]
+pub(super) struct ClientListener {
+    pub(super) slurm: u32,
+    pub(super) inputs: Sender<Input>,
+    pub(super) munge: Munge,
+}
+
+/// Somebody who asks.
+struct Asker {
+    user: u32,
+    groups: Vec<u32>,
+    trusted: bool,
+}
+
+/// Serves at a path, and for other hosts at an address, until the program ends.
+pub(super) fn serve(path: &Path, far: SocketAddr, listener: ClientListener) -> Result<(), Fault> {
+    let fault = |e: anyhow::Error| Fault::new(Exit::State, e);
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))
+            .map_err(fault)?;
+    }
+    // The state folder's lock says that no other controller serves here.
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            let text = format!("cannot remove the socket {}", path.display());
+            return Err(fault(anyhow::Error::from(e).context(text)));
+        }
+        _ => {}
+    }
+    let near = UnixListener::bind(path)
+        .with_context(|| format!("cannot listen at {}", path.display()))
+        .map_err(fault)?;
+    // The kernel says who asks; what they may is decided then.
+    let open = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(path, open).map_err(|e| fault(e.into()))?;
+    let far = TcpListener::bind(far)
+        .with_context(|| format!("cannot listen at {far}"))
+        .map_err(fault)?;
+    let counts = Arc::new(Counts::default());
+    let (theirs, of_all) = (listener.clone(), Arc::clone(&counts));
+    let accept = move || {
+        loop {
+            if let Some((stream, _)) = accepted(near.accept()) {
+                admit(stream, &theirs, &of_all);
+            }
+        }
+    };
+    let strangers = Strangers::default();
+    let accept_far = move || {
+        loop {
+            if let Some((stream, from)) = accepted(far.accept()) {
+                meet(stream, from, &listener, &counts, &strangers);
+            }
+        }
+    };
+    start("accept", accept).map_err(fault)?;
+    start("accept far", accept_far).map_err(fault)
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(work).context("cannot start a thread")?;
+    Ok(())
+}
+
+fn accepted<T>(result: io::Result<T>) -> Option<T> {
+    result
+        .inspect_err(|e| {
+            tracing::warn!("nobody can be accepted now: {e}");
+            std::thread::sleep(Duration::from_millis(200));
+        })
+        .ok()
+}
+
+/// How many each user has; Slurm's and root's are one.
+type Counts = Mutex<BTreeMap<Option<u32>, usize>>;
+
+/// One of those that ask, given back at the end, in whatever way that comes.
+struct Place {
+    counts: Arc<Counts>,
+    /// None for who speaks for Slurm.
+    user: Option<u32>,
+}
+
+impl Place {
+    /// `None` when all are taken.
+    fn take(counts: &Arc<Counts>, user: Option<u32>) -> Option<Self> {
+        let mut all = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_users: usize = all
+            .iter()
+            .filter(|(who, _)| who.is_some())
+            .map(|(_, n)| n)
+            .sum();
+        let own = all.entry(user).or_default();
+        let is_full = match user {
+            None => *own >= MAX_CLIENTS,
+            Some(_) => *own >= MAX_OF_USER || of_users >= MAX_USERS,
+        };
+        if is_full {
+            return None;
+        }
+        *own += 1;
+        let counts = Arc::clone(counts);
+        Some(Self { counts, user })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = all.get_mut(&self.user) {
+            *own -= 1;
+            if *own == 0 {
+                all.remove(&self.user);
+            }
+        }
+    }
+}
+
+/// A place for who this is; `None` when all are taken. Whether they speak for Slurm.
+fn place(listener: &ClientListener, counts: &Arc<Counts>, user: u32) -> (bool, Option<Place>) {
+    let trusted = user == 0 || user == listener.slurm;
+    (trusted, Place::take(counts, (!trusted).then_some(user)))
+}
+
+fn too_many() -> Said {
+    let text = "too many ask at a time: try again in a moment";
+    Said::Refused(Refusal::new(Code::Busy, text))
+}
+
+/// Somebody of this host.
+fn admit(stream: UnixStream, listener: &ClientListener, counts: &Arc<Counts>) {
+    let Ok(peer) = peer(&stream) else {
+        return;
+    };
+    let (user, group) = (peer.uid, peer.gid);
+    let (trusted, Some(place)) = place(listener, counts, user) else {
+        let _ = say(&stream, &too_many());
+        return;
+    };
+    let listener = listener.clone();
+    let talk = move || {
+        let _place = place;
+        let _ = converse(&stream, &listener, (user, group), trusted);
+    };
+    if let Err(e) = start("client", talk) {
+        tracing::warn!("a client cannot be served: {e}");
+    }
+}
+
+/// Somebody of another host, who has to prove who they are.
+fn meet(
+    stream: TcpStream,
+    from: SocketAddr,
+    listener: &ClientListener,
+    counts: &Arc<Counts>,
+    strangers: &Strangers,
+) {
+    let stranger = match strangers.admit(&stream, from) {
+        Ok((stranger, _)) => stranger,
+        Err(e) => {
+            tracing::warn!("nobody can be accepted now: {e}");
+            return;
+        }
+    };
+    let (listener, counts) = (listener.clone(), Arc::clone(counts));
+    let talk = move || {
+        let met = accept_anyone(stream, CONTROLLER, &listener.munge);
+        drop(stranger);
+        let ended = met.and_then(|(reader, writer, who)| {
+            converse_far((reader, writer), &listener, &counts, (who.user, who.group))
+        });
+        if let Err(why) = ended {
+            tracing::info!(%from, "a client of another host: {why}");
+        }
+    };
+    if let Err(e) = start("client", talk) {
+        tracing::warn!("a client cannot be served: {e}");
+    }
+}
+
+/// One question and its answer.
+fn converse(
+    stream: &UnixStream,
+    listener: &ClientListener,
+    (user, group): (u32, u32),
+    trusted: bool,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let ask = match hear(stream)? {
+        Ok(ask) => ask,
+        Err(text) => return say(stream, &Said::Refused(Refusal::new(Code::Invalid, text))),
+    };
+    let mut groups = peer_groups(stream)?;
+    groups.push(group);
+    let asker = Asker {
+        user,
+        groups,
+        trusted,
+    };
+    stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let is_gone = || matches!((&*stream).read(&mut [0]), Ok(0));
+    match answer(listener, asker, ask, is_gone) {
+        Some(said) => say(stream, &said),
+        None => Ok(()),
+    }
+}
+
+/// The same with somebody of another host, whose groups are those that this one knows.
+fn converse_far(
+    (mut reader, mut writer): (Reader, Writer),
+    listener: &ClientListener,
+    counts: &Arc<Counts>,
+    (user, group): (u32, u32),
+) -> Result<(), SessionError> {
+    let (trusted, Some(_place)) = place(listener, counts, user) else {
+        return writer.send(&too_many());
+    };
+    let ask = reader.receive_at_most(MAX_ASK, TIMEOUT)?;
+    let asker = Asker {
+        user,
+        groups: tarn_sys::users::groups_of(user, group)?,
+        trusted,
+    };
+    let stream = reader.closer()?;
+    stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let is_gone = || matches!((&stream).read(&mut [0]), Ok(0));
+    match answer(listener, asker, ask, is_gone) {
+        Some(said) => writer.send(&said),
+        None => Ok(()),
+    }
+}
+
+/// The controller's answer, when there is one; `None` when whoever asked has gone meanwhile.
+fn answer(
+    listener: &ClientListener,
+    asker: Asker,
+    ask: Ask,
+    mut is_gone: impl FnMut() -> bool,
+) -> Option<Said> {
+    let (reply, answer) = sync_channel(1);
+    let asked = Input::Asked {
+        user: asker.user,
+        groups: asker.groups,
+        trusted: asker.trusted,
+        ask,
+        reply,
+    };
+    listener.inputs.send(asked).ok()?;
+    loop {
+        match answer.recv_timeout(LOOK) {
+            Ok(said) => return Some(said),
+            // Another asks about the same job now, or the controller ends.
+            Err(RecvTimeoutError::Disconnected) => {
+                let text = "somebody else waits for this job's stage now, or the controller ends: ask again";
+                return Some(Said::Refused(Refusal::new(Code::Lost, text)));
+            }
+            // A client that has gone is not waited for; its job's stage goes on.
+            Err(RecvTimeoutError::Timeout) if is_gone() => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+fn hear(mut stream: &UnixStream) -> io::Result<Result<Ask, String>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_ASK {
+        return Ok(Err(format!("a question of more than {MAX_ASK} bytes")));
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(decode(&body).map_err(|e| e.to_string()))
+}
+
+fn say(mut stream: &UnixStream, said: &Said) -> io::Result<()> {
+    let frame = encode(said).map_err(io::Error::other)?;
+    stream.write_all(&frame)
+}

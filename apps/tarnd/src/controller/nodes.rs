@@ -1,0 +1,368 @@
+//! The controller's sessions with nodes: a thread that reads and one that writes for each, begun anew when they end.
+
+use super::Input;
+use crate::site::Secrets;
+use anyhow::{Context, bail};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_munge::{Munge, Reader, Writer, open};
+use tarn_proto::site::{Command, Epoch, Greeting, OLDEST, Order, Piece, Report, VERSION, Welcome};
+
+/// Seconds between tries to reach a node that does not answer; the last one for ever.
+const PAUSES: [u64; 6] = [1, 1, 2, 5, 10, 30];
+/// How long a connection may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Addresses of a node that are tried.
+const MAX_ADDRESSES: usize = 8;
+/// How long a node may take to say what it holds: workers of all its users look.
+const INVENTORY: Duration = Duration::from_secs(300);
+/// How often a node is asked what it draws.
+const LOOK: Duration = Duration::from_secs(30);
+/// How long a node may be silent.
+const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
+
+/// The sessions.
+pub(super) struct Nodes {
+    about: About,
+    known: BTreeSet<String>,
+    /// The session of each node that takes orders, and where its orders go.
+    open: BTreeMap<String, (u64, Sender<Command>)>,
+    /// The nodes of those whose session began with the newest secrets.
+    rekeyed: BTreeSet<String>,
+}
+
+/// What all sessions need.
+#[derive(Clone)]
+struct About {
+    epoch: Epoch,
+    secrets: Arc<Mutex<Kept>>,
+    munge: Munge,
+    /// The user that nodes' tarnds run as, which is this one's.
+    user: u32,
+    port: u16,
+    inputs: Sender<Input>,
+}
+
+/// The secrets that sessions begin with, and how often they have changed.
+struct Kept {
+    secrets: Secrets,
+    changes: u64,
+}
+
+impl Nodes {
+    pub(super) fn new(
+        epoch: Epoch,
+        (secrets, munge): (Secrets, Munge),
+        port: u16,
+        inputs: Sender<Input>,
+    ) -> Self {
+        Self {
+            about: About {
+                epoch,
+                secrets: Arc::new(Mutex::new(Kept {
+                    secrets,
+                    changes: 0,
+                })),
+                munge,
+                user: rustix::process::geteuid().as_raw(),
+                port,
+                inputs,
+            },
+            known: BTreeSet::new(),
+            open: BTreeMap::new(),
+            rekeyed: BTreeSet::new(),
+        }
+    }
+
+    /// All sessions begin anew with these secrets; those that begin now do so at once.
+    pub(super) fn rekey(&mut self, secrets: Secrets) {
+        let mut kept = self.about.kept();
+        kept.secrets = secrets;
+        kept.changes += 1;
+        drop(kept);
+        self.rekeyed.clear();
+        for (_, orders) in self.open.values_mut() {
+            // Whoever writes them ends, and with that the session.
+            *orders = channel().0;
+        }
+    }
+
+    /// Whether what a node has is wrapped with the newest secret: its session began with that.
+    pub(super) fn is_rekeyed(&self, node: &str) -> bool {
+        self.open.contains_key(node) && self.rekeyed.contains(node)
+    }
+
+    pub(super) fn secrets(&self) -> Secrets {
+        self.about.kept().secrets.clone()
+    }
+
+    /// There is such a node: it is reached from now on, again and again.
+    pub(super) fn know(&mut self, name: &str) {
+        if self.known.len() >= tarn_site::MAX_NODES || !self.known.insert(name.to_owned()) {
+            return;
+        }
+        let (about, node) = (self.about.clone(), name.to_owned());
+        let thread = std::thread::Builder::new().name("node".into());
+        if let Err(e) = thread.spawn(move || about.keep(&node)) {
+            tracing::error!("node {name} cannot be reached: no thread for it: {e}");
+            self.known.remove(name);
+        }
+    }
+
+    /// A node takes orders, in a session that began after so many changes of the secrets.
+    pub(super) fn opened(
+        &mut self,
+        node: &str,
+        (session, changes): (u64, u64),
+        is_behind: bool,
+        orders: Sender<Command>,
+    ) {
+        let is_newest = changes == self.about.kept().changes;
+        let orders = match is_newest {
+            true => orders,
+            // It is to begin anew.
+            false => channel().0,
+        };
+        match is_newest && !is_behind {
+            true => self.rekeyed.insert(node.to_owned()),
+            false => self.rekeyed.remove(node),
+        };
+        self.open.insert(node.to_owned(), (session, orders));
+    }
+
+    /// A session is over. Whether it counted.
+    pub(super) fn closed(&mut self, node: &str, session: u64) -> bool {
+        let counts = self.is_current(node, session);
+        if counts {
+            self.open.remove(node);
+        }
+        counts
+    }
+
+    pub(super) fn is_current(&self, node: &str, session: u64) -> bool {
+        self.open.get(node).is_some_and(|(own, _)| *own == session)
+    }
+
+    /// Says it to a node; one whose session has just ended is told nothing, as its end is news on its way.
+    pub(super) fn order(&self, node: &str, number: u64, order: Order) {
+        if let Some((_, orders)) = self.open.get(node) {
+            let _ = orders.send(Command { number, order });
+        }
+    }
+}
+
+impl About {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reaches a node again and again.
+    fn keep(&self, node: &str) {
+        let mut failed = 0;
+        let mut said = String::new();
+        for session in 0.. {
+            match self.session(node, session) {
+                Ok(()) => {
+                    failed = 0;
+                    said.clear();
+                }
+                Err(why) => {
+                    let why = format!("{why:#}");
+                    // A node that is down is said to be so once.
+                    if why != said {
+                        tracing::warn!(node, "cannot be reached: {why}");
+                        said = why;
+                    }
+                    failed += 1;
+                }
+            }
+            let pause = PAUSES[failed.min(PAUSES.len() - 1)];
+            std::thread::sleep(Duration::from_secs(pause));
+        }
+    }
+
+    /// One session, to its end. An error: it never began.
+    fn session(&self, node: &str, session: u64) -> anyhow::Result<()> {
+        let addresses = (node, self.port)
+            .to_socket_addrs()
+            .with_context(|| format!("the name {node} is not known"))?;
+        let stream = connect_first(addresses)?;
+        let (secrets, changes) = {
+            let kept = self.kept();
+            (kept.secrets.all(), kept.changes)
+        };
+        let (mut reader, mut writer) = open(stream, node, self.user, &secrets, &self.munge)?;
+        writer.send(&Greeting {
+            oldest: OLDEST,
+            newest: VERSION,
+            epoch: self.epoch,
+            pieces: true,
+        })?;
+        let (capacity, stores, holds, partial, jobs, is_behind) = match reader.receive(INVENTORY)? {
+            Welcome::Ready {
+                capacity,
+                stores,
+                mut holds,
+                partial,
+                pieces,
+                jobs,
+                is_behind,
+                ..
+            } => {
+                // Of each user as much as a node tells of anybody.
+                let mut is_last = !pieces;
+                while !is_last {
+                    let piece: Piece = reader.receive(TIMEOUT)?;
+                    holds.extend(piece.holds);
+                    is_last = piece.is_last;
+                }
+                (capacity, stores, holds, partial, jobs, is_behind)
+            }
+            Welcome::Stale(epoch) => bail!(
+                "it has had orders of controller number {epoch}, this is number {}: two controllers with different state folders?",
+                self.epoch
+            ),
+            Welcome::Version(oldest, newest) => bail!(
+                "it speaks versions {oldest} to {newest}, this controller {OLDEST} to {VERSION}: update the older one"
+            ),
+        };
+        let (orders, queue) = channel();
+        let opened = Input::Opened {
+            node: node.to_owned(),
+            session,
+            changes,
+            is_behind,
+            capacity,
+            stores,
+            holds,
+            partial,
+            jobs,
+            orders,
+        };
+        if self.inputs.send(opened).is_err() {
+            return Ok(());
+        }
+        tracing::info!(node, "takes orders");
+        let closer = reader.closer()?;
+        let thread = std::thread::Builder::new().name("orders".into());
+        let writing = thread.spawn(move || {
+            write(&mut writer, &queue);
+            // Whoever reads hears of it.
+            let _ = closer.shutdown(std::net::Shutdown::Both);
+        })?;
+        let why = self.read(node, session, &mut reader);
+        tracing::warn!(node, "does not answer any more: {why:#}");
+        let closed = Input::Closed {
+            node: node.to_owned(),
+            session,
+        };
+        let _ = self.inputs.send(closed);
+        let _ = reader
+            .closer()
+            .map(|s| s.shutdown(std::net::Shutdown::Both));
+        let _ = writing.join();
+        Ok(())
+    }
+
+    fn read(&self, node: &str, session: u64, reader: &mut Reader) -> anyhow::Error {
+        loop {
+            let report: Report = match reader.receive(SILENCE) {
+                Ok(report) => report,
+                Err(e) => return e.into(),
+            };
+            let number = match &report {
+                Report::Alive => continue,
+                Report::Worked { number, .. }
+                | Report::Serving { number, .. }
+                | Report::Capacity { number, .. } => *number,
+            };
+            let reported = Input::Reported {
+                node: node.to_owned(),
+                session,
+                number,
+                report,
+            };
+            if self.inputs.send(reported).is_err() {
+                return anyhow::anyhow!("the controller ends");
+            }
+        }
+    }
+}
+
+/// Writes orders until the session is forgotten or over; and now and then asks what the node draws, which is no order of the core's.
+fn write(writer: &mut Writer, queue: &Receiver<Command>) {
+    let mut looked: Option<Instant> = None;
+    loop {
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            looked = Some(Instant::now());
+            let look = Command {
+                number: 0,
+                order: Order::Look,
+            };
+            if writer.send(&look).is_err() {
+                return;
+            }
+        }
+        match queue.recv_timeout(Duration::from_secs(Report::BEAT)) {
+            Ok(command) => {
+                if writer.send(&command).is_err() {
+                    return;
+                }
+            }
+            // So that the node, too, notices a controller that is gone.
+            Err(RecvTimeoutError::Timeout) => {
+                let beat = Command {
+                    number: 0,
+                    order: Order::Beat,
+                };
+                if writer.send(&beat).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// A connection to the first of a node's addresses that answers: its name may have one of IPv6 before the one where tarnd listens.
+///
+/// # Errors
+/// Why the last one did not, when none did.
+fn connect_first(addresses: impl Iterator<Item = SocketAddr>) -> anyhow::Result<TcpStream> {
+    let mut why = anyhow::anyhow!("it has no address");
+    for address in addresses.take(MAX_ADDRESSES) {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => {
+                why = anyhow::Error::from(e)
+                    .context(format!("{address}: is `tarnd --site` running there?"));
+            }
+        }
+    }
+    Err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_node_is_reached_by_the_first_of_its_addresses_that_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let answers = listener.local_addr().unwrap();
+        let closed = {
+            let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+            closed.local_addr().unwrap()
+        };
+        let stream = connect_first([closed, answers].into_iter()).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), answers);
+        let why = connect_first([closed].into_iter()).unwrap_err();
+        assert!(format!("{why:#}").contains(&closed.to_string()), "{why:#}");
+        let why = connect_first(std::iter::empty()).unwrap_err();
+        assert!(why.to_string().contains("no address"));
+    }
+}

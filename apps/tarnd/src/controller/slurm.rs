@@ -1,0 +1,371 @@
+//! What the controller asks Slurm, and what it tells it: the room on nodes, for `sinfo -O NodeList,Extra`, and the nodes that have none for
+//! a job. docs/internals/site.md.
+
+use super::Input;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use tarn_proto::site::{Excluded, Job, NodeInfo, StoreInfo};
+use tarn_slurm::{Preference, SlurmError, exclude, excluding, idle, put_to_sleep, show_on};
+use tarn_types::units::Bytes;
+
+/// Between two looks at what is to be told.
+const EVERY: Duration = Duration::from_secs(5);
+/// And until all is shown again: Slurm may have been started anew, without its state.
+const AGAIN: Duration = Duration::from_secs(3600);
+
+/// Between two looks at what Slurm has of exclusions.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
+/// Jobs whose exclusions are changed at a time: a call of `scontrol` each, some 10 ms.
+const MAX_EXCLUSIONS: usize = 64;
+
+/// Between two looks at which jobs Slurm holds, and at the same job.
+const HELD: Duration = Duration::from_secs(30);
+const HELD_AGAIN: Duration = Duration::from_secs(3600);
+/// For what is restored at a time: exclusions wait for it.
+const RESTORING: Duration = Duration::from_secs(2);
+
+/// Between two questions what nodes draw.
+const DRAWN: Duration = Duration::from_secs(30);
+/// And whether any plug-in measures it.
+const NONE_DRAWN: Duration = Duration::from_secs(600);
+
+/// Asks Slurm again and again what nodes draw, if one of its plug-ins measures that, by a thread of its own.
+pub(super) fn ask_what_is_drawn(inputs: Sender<Input>) {
+    let ask = move || {
+        // Slurm may begin after the controller, and get a plug-in later.
+        loop {
+            let is_measured = matches!(tarn_slurm::energy_plugin(), Ok(Some(_)));
+            let drawn = match is_measured {
+                true => tarn_slurm::drawn(&nodes()).unwrap_or_default(),
+                false => BTreeMap::new(),
+            };
+            if inputs.send(Input::Drawn(drawn)).is_err() {
+                return;
+            }
+            std::thread::sleep(if is_measured { DRAWN } else { NONE_DRAWN });
+        }
+    };
+    let thread = std::thread::Builder::new().name("watts".into());
+    if let Err(e) = thread.spawn(ask) {
+        tracing::error!("the power that Slurm reports for nodes is not known: no thread: {e}");
+    }
+}
+
+/// The nodes that Slurm knows.
+pub(super) fn nodes() -> Vec<String> {
+    let said = std::process::Command::new("sinfo")
+        .args(["-h", "-N", "-o", "%N"])
+        .output();
+    match said {
+        Ok(said) if said.status.success() => {
+            let text = String::from_utf8_lossy(&said.stdout).into_owned();
+            text.split_whitespace().map(str::to_owned).collect()
+        }
+        Ok(said) => {
+            let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+            tracing::warn!(
+                "Slurm's nodes are not known (sinfo: {why}); each is, when a job has it"
+            );
+            Vec::new()
+        }
+        Err(e) => {
+            tracing::warn!("Slurm's nodes are not known (sinfo: {e}); each is, when a job has it");
+            Vec::new()
+        }
+    }
+}
+
+/// A job that waits for nodes: which it is not to get, and which of them were full when it was taken in.
+pub(super) type Waiting = (Job, Excluded, Vec<String>);
+
+/// Tells Slurm something now and then, by a thread of its own: Slurm may take its time.
+pub(super) struct Teller<T> {
+    to: Option<SyncSender<T>>,
+    last: Option<Instant>,
+}
+
+impl<T: Send + 'static> Teller<T> {
+    /// One that tells nothing.
+    fn silent() -> Self {
+        let (to, last) = (None, None);
+        Self { to, last }
+    }
+
+    fn start(name: &str, tell: impl FnOnce(&Receiver<T>) + Send + 'static) -> Self {
+        let (to, news) = sync_channel(1);
+        let thread = std::thread::Builder::new().name(name.into());
+        match thread.spawn(move || tell(&news)) {
+            Ok(_) => Self {
+                to: Some(to),
+                last: None,
+            },
+            Err(e) => {
+                tracing::error!("Slurm is not notified of {name}: no thread: {e}");
+                Self::silent()
+            }
+        }
+    }
+
+    /// Whether anything is told at all.
+    pub(super) fn is_there(&self) -> bool {
+        self.to.is_some()
+    }
+
+    /// Tells how it is now, if the last time is a while ago. False if that is to be done later.
+    pub(super) fn tell(&mut self, now: impl FnOnce() -> T) -> bool {
+        let Some(to) = &self.to else { return true };
+        if self.last.is_some_and(|last| last.elapsed() < EVERY) {
+            return false;
+        }
+        self.last = Some(Instant::now());
+        // While Slurm takes its time there is nothing newer to say.
+        to.try_send(now()).is_ok()
+    }
+}
+
+/// Has `sinfo` show what room nodes have, if that is `wanted`.
+pub(super) fn rooms(wanted: bool) -> Teller<Vec<NodeInfo>> {
+    match wanted {
+        true => Teller::start("room", show_all),
+        false => Teller::silent(),
+    }
+}
+
+/// Has jobs that wait get no nodes without room for them.
+pub(super) fn exclusions() -> Teller<Vec<Waiting>> {
+    Teller::start("exclusions", exclude_all)
+}
+
+/// When nodes sleep.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sleep {
+    /// After so long without a job and without data.
+    pub(super) after: Duration,
+    /// So many of these stay awake.
+    pub(super) awake: usize,
+}
+
+/// Has Slurm put nodes to sleep, where that is wanted, of those that tarn has nothing on.
+pub(super) fn sleepers(sleep: Option<Sleep>) -> Teller<Vec<String>> {
+    match sleep {
+        Some(sleep) => Teller::start("sleep", move |news| put_all_to_sleep(news, sleep)),
+        None => Teller::silent(),
+    }
+}
+
+fn put_all_to_sleep(news: &Receiver<Vec<String>>, sleep: Sleep) {
+    // Since when Slurm has had no job for those that tarn has nothing on.
+    let mut since: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut failed = false;
+    for spare in news {
+        let now = Instant::now();
+        let idle = match idle() {
+            Ok(idle) => idle,
+            Err(e) => {
+                tracing::warn!("no node is put to sleep: {e}");
+                continue;
+            }
+        };
+        let spare: BTreeSet<String> = spare.into_iter().filter(|n| idle.contains(n)).collect();
+        since.retain(|node, _| spare.contains(node));
+        for node in &spare {
+            since.entry(node.clone()).or_insert(now);
+        }
+        // Those that have been idle for the shortest time stay.
+        let mut longest: Vec<(Instant, &str)> = since.iter().map(|(n, t)| (*t, &n[..])).collect();
+        longest.sort_unstable();
+        longest.truncate(longest.len().saturating_sub(sleep.awake));
+        let due = longest.iter().filter(|(t, _)| now - *t >= sleep.after);
+        let due: Vec<&str> = due.map(|(_, node)| *node).collect();
+        if due.is_empty() {
+            continue;
+        }
+        match put_to_sleep(&due) {
+            Ok(()) => {
+                failed = false;
+                tracing::info!("{} sleep: no job and no data", due.join(","));
+            }
+            Err(e) => {
+                if !failed {
+                    tracing::warn!("{} do not sleep: {e}", due.join(","));
+                }
+                failed = true;
+            }
+        }
+    }
+}
+
+/// Restores the features by which own jobs prefer nodes, where Slurm has forgotten them: it holds such jobs, or never starts them.
+#[derive(Default)]
+struct Preferences {
+    looked: Option<Instant>,
+    /// When a held job was last released.
+    released: BTreeMap<Job, Instant>,
+    /// When Slurm's controller has started, and the jobs that waited then and are still to be looked at.
+    started: String,
+    unchecked: BTreeSet<Job>,
+    /// At which a look has ended with an error: they come last, so that no job keeps others waiting.
+    refused: BTreeSet<Job>,
+}
+
+impl Preferences {
+    /// Takes [`RESTORING`] at most, or one answer of Slurm: what is left comes the next time.
+    fn restore(&mut self, own: &BTreeSet<Job>) {
+        let now = Instant::now();
+        if self.looked.is_some_and(|then| then.elapsed() < HELD) {
+            return;
+        }
+        self.looked = Some(now);
+        self.released.retain(|_, then| then.elapsed() < HELD_AGAIN);
+        self.unchecked.retain(|job| own.contains(job));
+        self.refused.retain(|job| own.contains(job));
+        if let Err(e) = self.restore_until(own, now + RESTORING) {
+            tracing::warn!("whether Slurm knows the nodes that jobs prefer is not known: {e}");
+        }
+    }
+
+    fn restore_until(&mut self, own: &BTreeSet<Job>, end: Instant) -> Result<(), SlurmError> {
+        let started = tarn_slurm::controller_start_time()?;
+        if started != self.started {
+            self.started = started;
+            self.unchecked.clone_from(own);
+        }
+        let held = tarn_slurm::held()?;
+        let to_release = held
+            .intersection(own)
+            .filter(|job| !self.released.contains_key(job));
+        let mut jobs: Vec<(Job, bool)> = to_release
+            .map(|job| (*job, true))
+            .chain(self.unchecked.difference(&held).map(|job| (*job, false)))
+            .collect();
+        jobs.sort_by_key(|(job, _)| self.refused.contains(job));
+        for (job, is_held) in jobs {
+            if Instant::now() >= end {
+                break;
+            }
+            let preference = tarn_slurm::restore_preference(job, is_held).inspect_err(|_| {
+                self.refused.insert(job);
+            })?;
+            self.refused.remove(&job);
+            if preference == Preference::NotYet {
+                continue;
+            }
+            self.unchecked.remove(&job);
+            if is_held {
+                self.released.insert(job, Instant::now());
+            }
+            if is_held && preference == Preference::Restored {
+                tracing::info!(
+                    "job {job} was held: Slurm had forgotten the features of the nodes that it prefers; they are there again"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn exclude_all(news: &Receiver<Vec<Waiting>>) {
+    let mut preferences = Preferences::default();
+    let mut told: BTreeMap<Job, Excluded> = BTreeMap::new();
+    // Of an earlier controller, or of when jobs were taken in.
+    let mut unknown = excluding().unwrap_or_default();
+    let mut began = Instant::now();
+    let mut failed = false;
+    // Whose change Slurm has refused: the others come first, so that no job holds up those of others.
+    let mut refused: BTreeSet<Job> = BTreeSet::new();
+    for mut jobs in news {
+        refused.retain(|job| jobs.iter().any(|(of, ..)| of == job));
+        jobs.sort_by_key(|(job, ..)| refused.contains(job));
+        preferences.restore(&jobs.iter().map(|(job, ..)| *job).collect());
+        if began.elapsed() >= LOOK_AGAIN {
+            began = Instant::now();
+            unknown = excluding().unwrap_or_default();
+        }
+        let mut calls = 0;
+        let mut is_down = false;
+        let mut now = BTreeMap::new();
+        for (job, excluded, full) in jobs {
+            let own = excluded.own.clone();
+            let before = told.remove(&job).unwrap_or(Excluded { own, full });
+            if before == excluded && !unknown.contains(&job) {
+                now.insert(job, excluded);
+                continue;
+            }
+            // The others next time.
+            if calls == MAX_EXCLUSIONS || is_down {
+                now.insert(job, before);
+                continue;
+            }
+            calls += 1;
+            match exclude(job, &excluded.own, &excluded.full) {
+                Ok(()) => {
+                    failed = false;
+                    unknown.remove(&job);
+                    refused.remove(&job);
+                    now.insert(job, excluded);
+                }
+                Err(e) => {
+                    if !failed {
+                        tracing::warn!("job {job} may get nodes without space: {e}");
+                    }
+                    (failed, is_down) = (true, true);
+                    refused.insert(job);
+                    now.insert(job, before);
+                }
+            }
+        }
+        told = now;
+    }
+}
+
+fn show_all(news: &Receiver<Vec<NodeInfo>>) {
+    let mut shown: BTreeMap<String, String> = BTreeMap::new();
+    let mut began = Instant::now();
+    let mut failed = false;
+    for nodes in news {
+        if began.elapsed() >= AGAIN {
+            began = Instant::now();
+            shown.clear();
+        }
+        // One call for all that have as much.
+        let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for node in &nodes {
+            let text = text(node);
+            if shown.get(&node.name) != Some(&text) {
+                alike.entry(text).or_default().push(&node.name);
+            }
+        }
+        for (text, names) in alike {
+            if let Err(e) = show_on(&names, &text) {
+                if !failed {
+                    tracing::warn!("sinfo does not show the space on {}: {e}", names.join(","));
+                }
+                failed = true;
+                break;
+            }
+            failed = false;
+            shown.extend(names.iter().map(|name| (String::from(*name), text.clone())));
+        }
+    }
+}
+
+/// What is said of a node; rounded, so that it changes seldom.
+fn text(node: &NodeInfo) -> String {
+    let room = |capacity: u64, taken: u64| {
+        let free = Bytes(capacity.saturating_sub(taken));
+        format!("{free} of {}", Bytes(capacity))
+    };
+    let store = |store: &StoreInfo| match store.is_away {
+        true => format!("{} not mounted", store.name),
+        false => format!("{} {}", store.name, room(store.capacity, store.taken)),
+    };
+    match (node.up, &node.stores[..]) {
+        (false, _) => "tarn does not answer".to_owned(),
+        (true, []) => format!("tarn {} free", room(node.capacity, node.taken)),
+        (true, stores) => {
+            let stores: Vec<String> = stores.iter().map(store).collect();
+            format!("tarn {} free", stores.join(", "))
+        }
+    }
+}

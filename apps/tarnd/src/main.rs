@@ -1,0 +1,167 @@
+//! `tarnd`: serves the programs of a node. Glue: what runs when is decided in `tarn-tasks`, bytes are moved by
+//! `tarn-mover`.
+//!
+//! One thread ([`server`]) has the socket, the core and all its state; [`work`] has the threads that touch files;
+//! [`journal`] has the one that makes records durable. An idle tarnd has nothing to wake up for. Or it is the half of a run that
+//! is done on one of its nodes: [`node`].
+
+mod connection;
+mod controller;
+mod destage;
+mod guest;
+mod journal;
+mod node;
+mod options;
+mod peers;
+mod pieces;
+mod progress;
+mod server;
+mod site;
+mod waits;
+mod work;
+
+use clap::{CommandFactory, Parser};
+use options::{LogFormat, Options};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use tarn_types::codes::Exit;
+use tarn_types::line::{plain, plain_json};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Why tarnd ends, and with which exit code.
+#[derive(Debug)]
+struct Fault {
+    exit: Exit,
+    error: anyhow::Error,
+}
+
+impl Fault {
+    fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
+        let error = error.into();
+        Self { exit, error }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words
+        .next()
+        .is_some_and(|word| word == tarn_manual::ARGUMENT)
+    {
+        return tarn_manual::main(Options::command(), 8, words);
+    }
+    // What serves a site has options of its own.
+    let ended = match std::env::args_os().nth(1) {
+        Some(word) if word == "--controller" => {
+            parsed().and_then(|options: controller::Options| {
+                start_logs(options.log_level, options.log_format, None);
+                told(controller::run(&options).map(|()| Exit::Success as u8))
+            })
+        }
+        Some(word) if word == "--site" => parsed().and_then(|options: site::Options| {
+            start_logs(options.log_level, options.log_format, None);
+            told(site::run(&options).map(|()| Exit::Success as u8))
+        }),
+        Some(word) if word == "--worker" => {
+            start_logs(Level::INFO, LogFormat::Text, None);
+            told(site::work().map(|()| Exit::Success as u8))
+        }
+        _ => parsed().and_then(|options: Options| {
+            // What the nodes of a run say comes together in one file.
+            let node = options.node.then(|| options.node_name.clone()).flatten();
+            start_logs(options.log_level, options.log_format, node);
+            told(run(options))
+        }),
+    };
+    ExitCode::from(ended.unwrap_or_else(|code| code))
+}
+
+/// The command line, or the code that tarnd ends with at once.
+fn parsed<T: Parser>() -> Result<T, u8> {
+    T::try_parse().map_err(|e| {
+        let _ = e.print();
+        if e.use_stderr() { Exit::Usage as u8 } else { 0 }
+    })
+}
+
+/// Says why it ends.
+fn told(ended: Result<u8, Fault>) -> Result<u8, u8> {
+    ended.map_err(|fault| {
+        tracing::error!("{:#}", fault.error);
+        fault.exit as u8
+    })
+}
+
+/// Until the end; with which exit code.
+fn run(options: Options) -> Result<u8, Fault> {
+    if options.node {
+        return node::run(&options).map(|()| Exit::Success as u8);
+    }
+    if options.step {
+        let (options, _home) = guest::of_step(options)?;
+        return server::run(&options);
+    }
+    server::run(&options)
+}
+
+fn start_logs(level: Level, format: LogFormat, node: Option<String>) {
+    let logs = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(move || Named {
+            node: node.clone(),
+            format,
+        });
+    // What libraries say of themselves is for their developers.
+    let own = Targets::new()
+        .with_target("tarn", level)
+        .with_default(level.min(Level::WARN));
+    match format {
+        LogFormat::Text => logs.finish().with(own).init(),
+        LogFormat::Json => logs.json().flatten_event(true).finish().with(own).init(),
+    }
+}
+
+/// Standard error; each line begins with the node's name, if it has one.
+struct Named {
+    node: Option<String>,
+    format: LogFormat,
+}
+
+impl Write for Named {
+    /// Is given whole lines. What others have worded in them forges none.
+    fn write(&mut self, whole: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(whole.strip_suffix(b"\n").unwrap_or(whole));
+        let mut line = match self.format {
+            LogFormat::Text => plain(&text).into_owned(),
+            LogFormat::Json => plain_json(&text),
+        };
+        line.push('\n');
+        let line = line.as_bytes();
+        let mut all = Vec::with_capacity(line.len() + 64);
+        match (&self.node, self.format) {
+            (None, _) => all.extend_from_slice(line),
+            (Some(node), LogFormat::Text) => {
+                all.extend_from_slice(node.as_bytes());
+                all.push(b' ');
+                all.extend_from_slice(line);
+            }
+            (Some(node), LogFormat::Json) => {
+                all.extend_from_slice(br#"{"node":"#);
+                serde_json::to_writer(&mut all, node)?;
+                all.push(b',');
+                all.extend_from_slice(line.strip_prefix(b"{").unwrap_or(line));
+            }
+        }
+        io::stderr().write_all(&all)?;
+        Ok(whole.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

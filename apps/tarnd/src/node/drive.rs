@@ -1,0 +1,374 @@
+//! One thread has the node's world: it performs what it is told, answers what it is asked, and says what happens.
+
+use super::loans::Loans;
+use super::replicas::Replicas;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_node::{Config, Local, Waker};
+use tarn_ports::{Followers, Nodes, Progress, World, WorldError};
+use tarn_proto::node::{self as proto, Answer, Call, Told, encode};
+use tarn_sessions::News;
+use tarn_types::event::{Ended, Event};
+use tarn_types::id::NodeId;
+use tarn_types::nodes::Attempt;
+
+/// What is told and asked and waits for the thread; more waits at whoever says it.
+const WAITING: usize = 1024;
+/// Of that, so much is done before the world is looked at again.
+const TURN: usize = 64;
+/// Between two tellings of what is going on, and two looks at whether it is.
+const LOOK: Duration = Duration::from_secs(1);
+/// What is said of a panic.
+const BUG: &str =
+    "an error inside tarnd; please report it with the lines above on its standard error";
+
+/// Something for the thread.
+enum Work {
+    Told(Told),
+    Call(Call, SyncSender<Answer>),
+    /// Nothing works here any more, and why.
+    Broken(String),
+    /// The session is over; so says a flag as well, which passes what waits.
+    End,
+}
+
+/// The thread, as others see it.
+pub(super) struct Driver {
+    work: SyncSender<Work>,
+    waker: Waker,
+    ends: Arc<AtomicBool>,
+    kept: Kept,
+    /// Says something when the world is gone.
+    gone: Mutex<Receiver<()>>,
+}
+
+/// Folders of what is to be kept, whatever becomes of the run; known when the world is gone.
+type Kept = Arc<Mutex<BTreeSet<PathBuf>>>;
+
+/// Messages for the other nodes of a step go through tarn.
+pub(super) struct Post {
+    pub(super) news: News,
+    pub(super) replicas: Arc<Replicas>,
+}
+
+impl Followers for Post {
+    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
+        !self.replicas.is_lost(to)
+            && say(&self.news, proto::News::StepMessage { to, step, message })
+    }
+}
+
+/// Says something; false if nobody hears it any more.
+pub(super) fn say(news: &News, what: proto::News) -> bool {
+    match encode(what) {
+        Ok(bytes) => news.send(bytes),
+        Err(e) => {
+            tracing::error!("news are not sent: {e}");
+            true
+        }
+    }
+}
+
+impl Driver {
+    /// Makes the world, and says why steps of several nodes cannot run in it, if they cannot.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn start(
+        config: Config,
+        news: News,
+        replicas: Arc<Replicas>,
+        loans: Arc<Loans>,
+    ) -> Result<(Self, Answer), String> {
+        let (work, waiting) = sync_channel(WAITING);
+        let (made, born) = channel();
+        let (alive, gone) = channel();
+        let ends = Arc::new(AtomicBool::new(false));
+        let its_end = Arc::clone(&ends);
+        let kept = Kept::default();
+        let keeps = Arc::clone(&kept);
+        let drive = move || {
+            // Dropped last, however it ends.
+            let _alive: std::sync::mpsc::Sender<()> = alive;
+            let world = match catch_unwind(AssertUnwindSafe(|| Local::new(config))) {
+                Ok(Ok(world)) => world,
+                Ok(Err(e)) => return drop(made.send(Err(e.to_string()))),
+                Err(_) => return drop(made.send(Err(BUG.into()))),
+            };
+            let able = Answer::Opened {
+                several: world.multi_node().err(),
+                shared: world.one_namespace().err(),
+                images: world.images().err(),
+            };
+            loans.watched_by(&world);
+            let _ = made.send(Ok((world.waker(), able)));
+            let driving = Driving {
+                progress: world.progress(),
+                world: Some(Box::new(world)),
+                waiting,
+                ends: its_end,
+                keeps,
+                news,
+                replicas,
+                loans,
+                told_of: false,
+                looked: Instant::now(),
+            };
+            driving.run();
+        };
+        let thread = std::thread::Builder::new().name("tarn-world".into());
+        thread
+            .spawn(drive)
+            .map_err(|e| format!("cannot start a thread: {e}"))?;
+        let (waker, able) = born.recv().map_err(|_| BUG.to_owned())??;
+        let gone = Mutex::new(gone);
+        let driver = Self {
+            work,
+            waker,
+            ends,
+            kept,
+            gone,
+        };
+        Ok((driver, able))
+    }
+
+    fn give(&self, work: Work) {
+        // It is gone only when it is told to.
+        if self.work.send(work).is_ok() {
+            self.waker.now();
+        }
+    }
+
+    /// Passes on what was told; waits while much was.
+    pub(super) fn tell(&self, told: Told) {
+        self.give(Work::Told(told));
+    }
+
+    /// Ends the world, though the session goes on.
+    pub(super) fn break_off(&self, why: String) {
+        self.give(Work::Broken(why));
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn call(&self, call: Call) -> Answer {
+        let (answer, answered) = sync_channel(1);
+        self.give(Work::Call(call, answer));
+        let failed = |_| Answer::Failed("the world of this node is gone".into());
+        answered.recv().unwrap_or_else(failed)
+    }
+
+    /// The folders of what is to be kept, once the world is gone.
+    pub(super) fn kept(&self) -> BTreeSet<PathBuf> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone()
+    }
+
+    /// Ends the world: its steps are killed, its transfers given up. False if that is not done within `timeout`.
+    pub(super) fn end(&self, timeout: Duration) -> bool {
+        self.ends.store(true, Ordering::Relaxed);
+        // Where it is full, the thread is not waiting for more.
+        let _ = self.work.try_send(Work::End);
+        self.waker.now();
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+struct Driving {
+    keeps: Kept,
+    /// None once the run has left it.
+    world: Option<Box<Local>>,
+    waiting: Receiver<Work>,
+    ends: Arc<AtomicBool>,
+    news: News,
+    replicas: Arc<Replicas>,
+    loans: Arc<Loans>,
+    progress: Progress,
+    /// What went on was told, and not yet that nothing does.
+    told_of: bool,
+    looked: Instant,
+}
+
+impl Driving {
+    fn run(mut self) {
+        let driven = catch_unwind(AssertUnwindSafe(|| self.drive()));
+        if let (Some(world), Ok(mut keeps)) = (&self.world, self.keeps.lock()) {
+            *keeps = world.to_keep();
+        }
+        let why = match driven {
+            Ok(Ok(())) => return,
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => BUG.to_owned(),
+        };
+        tracing::error!("the world of this node is broken: {why}");
+        // Its steps end first: nobody hears of them any more.
+        let world = self.world.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(world)));
+        say(&self.news, proto::News::Broken(why.clone()));
+        while !self.ended()
+            && let Ok(work) = self.waiting.recv()
+        {
+            if let Work::Call(_, answer) = work {
+                let _ = answer.send(Answer::Failed(why.clone()));
+            }
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+
+    /// Until the session is over.
+    fn drive(&mut self) -> Result<(), WorldError> {
+        while !self.ended() {
+            for _ in 0..TURN {
+                let Ok(work) = self.waiting.try_recv() else {
+                    break;
+                };
+                self.take(work)?;
+            }
+            let Some(world) = &mut self.world else {
+                // Nothing happens any more.
+                match self.waiting.recv() {
+                    Ok(work) => self.take(work)?,
+                    Err(_) => return Ok(()),
+                }
+                continue;
+            };
+            let until = world.now().saturating_add(LOOK.as_nanos() as u64);
+            let mut event = Some(world.next(Some(until))?);
+            while let Some((_, what)) = event {
+                // With its tier everything fails here, and nothing of it is to blame.
+                if has_failed(&what)
+                    && let Some(why) = self.loans.gone()
+                {
+                    return Err(WorldError(why));
+                }
+                let heard = match what {
+                    Event::Timer => true,
+                    what => say(&self.news, proto::News::Event(what)),
+                };
+                if !heard {
+                    return Ok(());
+                }
+                event = world.poll();
+            }
+            if !self.tell_progress() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// False if nobody hears it.
+    fn tell_progress(&mut self) -> bool {
+        if self.looked.elapsed() < LOOK {
+            return true;
+        }
+        self.looked = Instant::now();
+        let (transfers, steps) = (self.progress.transfers(), self.progress.steps());
+        let goes_on = !transfers.is_empty() || !steps.is_empty();
+        // Once more when nothing does: what was told before is over.
+        let tell = goes_on || self.told_of;
+        self.told_of = goes_on;
+        !tell || say(&self.news, proto::News::Progress { transfers, steps })
+    }
+
+    fn take(&mut self, work: Work) -> Result<(), WorldError> {
+        match work {
+            Work::Told(told) => self.told(told),
+            Work::Call(call, answer) => {
+                let given = self.answer(call)?;
+                // Who asked may have given up.
+                let _ = answer.send(given);
+                Ok(())
+            }
+            Work::Broken(why) => Err(WorldError(why)),
+            Work::End => Ok(()),
+        }
+    }
+
+    fn told(&mut self, told: Told) -> Result<(), WorldError> {
+        match &told {
+            Told::NodeLost(node) => self.replicas.lost(*node),
+            Told::NodeBack(node, address) => self.replicas.back(*node, address.clone()),
+            _ => {}
+        }
+        let Some(world) = &mut self.world else {
+            return Ok(());
+        };
+        match told {
+            Told::Do(action) => world.perform(&action),
+            Told::Know(parts) => world.know(parts),
+            Told::Pace { own, all } => {
+                world.pace(own, all);
+                Ok(())
+            }
+            Told::KillAll => {
+                world.kill_all();
+                Ok(())
+            }
+            Told::StepMessage {
+                from,
+                step,
+                message,
+            } => {
+                world.follower(from, step, &message);
+                Ok(())
+            }
+            Told::NodeLost(node) => {
+                world.mate_lost(node);
+                Ok(())
+            }
+            Told::NodeBack(..) => Ok(()),
+        }
+    }
+
+    fn answer(&mut self, call: Call) -> Result<Answer, WorldError> {
+        let Some(world) = &mut self.world else {
+            return Ok(Answer::Failed("the run has left this node".into()));
+        };
+        Ok(match call {
+            Call::Offer {
+                prior,
+                there,
+                protected,
+            } => {
+                world.offer(prior, &there, &protected)?;
+                Answer::Done
+            }
+            Call::Inventory(wanted) => Answer::Found(world.inventory(&wanted)?),
+            Call::Clean(staying) => Answer::Cleaned(world.clean(&staying)?),
+            Call::Idle(idle) => Answer::Waits(world.waits(idle)),
+            Call::Exist(folders) => {
+                let there = world.exist(&folders)?.into_iter();
+                Answer::There(there.map(|there| there == Some(true)).collect())
+            }
+            Call::Remove(folders) => Answer::Left(world.remove(&folders)?),
+            Call::Leave => Answer::Left(self.world.take().map_or_else(Vec::new, |w| w.leave())),
+            Call::Measure { .. }
+            | Call::Link { .. }
+            | Call::Sweep { .. }
+            | Call::Borrowers { .. }
+            | Call::Lend { .. }
+            | Call::Borrow { .. }
+            | Call::Room(_)
+            | Call::Open(_)
+            | Call::Close => Answer::Failed("that is not asked of a world".into()),
+        })
+    }
+}
+
+fn has_failed(event: &Event) -> bool {
+    let failed = |ended: &Ended| matches!(ended, Ended::Failed { .. });
+    match event {
+        Event::TransferFailed { .. } => true,
+        Event::Ended { ended, .. } => failed(ended),
+        _ => false,
+    }
+}

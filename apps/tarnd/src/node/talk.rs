@@ -1,0 +1,516 @@
+//! Sessions of the run, and what of it outlasts them.
+
+use super::drive::{Driver, Post, say};
+use super::loans::{Loans, is_gone};
+use super::replicas::{Others, Replicas};
+use super::{Notice, measure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_journal::{Holder, LockError, RunLock};
+use tarn_mover::Trees;
+use tarn_node::keys::Wrapping;
+use tarn_node::lent::{self, Terms};
+use tarn_node::{Config, Local, Namespaces};
+use tarn_ports::{Followers, Meter, Nodes, Peers};
+use tarn_proto::node::{self as proto, Answer, Call, NodeConfig, Started, Told, VERSION};
+use tarn_seal::ring::KeyRing;
+use tarn_sessions::{Handler, News, Talk};
+use tarn_types::layout::StateDir;
+use tarn_types::nodes::{Own, Staying};
+
+/// How long steps and transfers are given to end once they are told to. They are killed: it is the kernel that may take long.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The program's version, for messages to people.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// The node's half of the run.
+pub(super) struct Host {
+    about: Started,
+    run: String,
+    /// The program that steps are started through.
+    helper: PathBuf,
+    /// Measures this node.
+    meter: Arc<tarn_power::Machine>,
+    replicas: Arc<Replicas>,
+    loans: Arc<Loans>,
+    notify: Sender<Notice>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Sessions that have begun and not ended; numbered.
+    sessions: BTreeMap<u64, News>,
+    next: u64,
+    /// The world, and the session that it is of.
+    world: Option<(u64, Arc<Driver>)>,
+    /// How the world was made last.
+    node_config: Option<NodeConfig>,
+    /// Replicas that somebody asks to keep.
+    protected: BTreeSet<PathBuf>,
+    /// This node's folders of a workspace are this process's.
+    lock: Option<(PathBuf, RunLock)>,
+    /// The run is over.
+    closed: bool,
+    /// Nobody may come any more.
+    ends: bool,
+}
+
+impl Host {
+    pub(super) fn new(
+        about: Started,
+        run: String,
+        helper: PathBuf,
+        replicas: Arc<Replicas>,
+        loans: Loans,
+        notify: Sender<Notice>,
+    ) -> Self {
+        Self {
+            about,
+            run,
+            helper,
+            meter: Arc::new(tarn_power::Machine::new(&tarn_power::sysfs())),
+            replicas,
+            loans: Arc::new(loans),
+            notify,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The world of any session.
+    fn world(&self) -> Option<Arc<Driver>> {
+        self.state().world.as_ref().map(|(_, w)| Arc::clone(w))
+    }
+
+    /// Tells who is here that tarnd was told to end. False if nobody is.
+    pub(super) fn tell_end(&self) -> bool {
+        let sessions: Vec<News> = self.state().sessions.values().cloned().collect();
+        let somebody = !sessions.is_empty();
+        // Who is slow to hear it holds nobody up.
+        let tell = move || sessions.iter().all(|news| say(news, proto::News::Ending));
+        let thread = std::thread::Builder::new().name("tarn-farewell".into());
+        somebody && thread.spawn(tell).is_ok()
+    }
+
+    /// Ends the world. False if it does not end in time.
+    pub(super) fn stop(&self) -> bool {
+        let world = {
+            let mut state = self.state();
+            state.ends = true;
+            state.world.take()
+        };
+        world.is_none_or(|(_, world)| world.end(TIMEOUT))
+    }
+
+    /// Gives back what is borrowed, and takes what is lent.
+    pub(super) fn give_back(&self) {
+        self.loans.end();
+    }
+
+    /// Nobody has come for too long: what the run left here goes, but for what somebody asks to keep. False if somebody has come
+    /// after all.
+    pub(super) fn give_up(&self) -> bool {
+        let (node_config, protected) = {
+            let mut state = self.state();
+            if !state.sessions.is_empty() {
+                return false;
+            }
+            state.ends = true;
+            (
+                state.node_config.take(),
+                std::mem::take(&mut state.protected),
+            )
+        };
+        if let Some(node_config) = node_config {
+            for problem in self.clear(node_config, protected) {
+                tracing::warn!("{problem}");
+            }
+        }
+        true
+    }
+
+    fn clear(&self, node_config: NodeConfig, protected: BTreeSet<PathBuf>) -> Vec<String> {
+        let config = self.config(node_config, None, None);
+        let world = config.and_then(|config| Local::new(config).map_err(|e| e.to_string()));
+        let mut world = match world {
+            Ok(world) => Box::new(world),
+            Err(e) => return vec![format!("the run's data here cannot be removed: {e}")],
+        };
+        let staying = Staying {
+            protected,
+            ..Staying::default()
+        };
+        let mut left = match world.clean(&staying) {
+            Ok(cleaned) => cleaned.trouble,
+            Err(e) => vec![e.to_string()],
+        };
+        left.extend(world.leave());
+        left
+    }
+
+    fn config(
+        &self,
+        node_config: NodeConfig,
+        peers: Option<Arc<dyn Peers>>,
+        followers: Option<Arc<dyn Followers>>,
+    ) -> Result<Config, String> {
+        let os = std::ffi::OsString::from_vec;
+        let environment = node_config.environment.into_iter();
+        let keys = node_config
+            .keys
+            .map(|keys| KeyRing::parse(&keys.0))
+            .transpose();
+        let keys = keys.map_err(|e| format!("the keys of the run's data cannot be used: {e}"))?;
+        let caller_env: Vec<_> = environment.map(|(k, v)| (os(k), os(v))).collect();
+        // Which object store, and with which keys, whoever called tarn has said.
+        let theirs = caller_env.clone();
+        let store = tarn_s3::Client::new(move |name| {
+            let found = theirs.iter().find(|(k, _)| k == name);
+            found.map(|(_, value)| value.clone())
+        });
+        Ok(Config {
+            run: node_config.run,
+            workspace: node_config.workspace,
+            workflow: node_config.workflow,
+            cluster: node_config.cluster,
+            prior: node_config.prior,
+            // Runs inside an allocation read no data of other workflows.
+            prior_data: Vec::new(),
+            state: StateDir(node_config.state),
+            mover: Arc::new(Trees::new().with_store(store.shared())),
+            keys: keys.map(Wrapping::of_run),
+            helper_exe: self.helper.clone(),
+            checkpoints: Arc::new(tarn_checkpoint::version_catalog::checkpoints),
+            partitions: Arc::new(tarn_partitions::for_step),
+            // tarn asks that itself, before it has a step run.
+            changed_since: Arc::new(|_| None),
+            epoch: node_config.epoch,
+            meter: Some(self.meter.clone()),
+            namespaces: match node_config.namespaces {
+                true => Namespaces::Auto,
+                false => Namespaces::Off,
+            },
+            signals: false,
+            own: Own::Some([node_config.node].into()),
+            peers,
+            followers,
+            addresses: node_config
+                .peers
+                .into_iter()
+                .map(|(n, (host, _))| (n, host))
+                .collect(),
+            caller_env,
+        })
+    }
+
+    fn check(&self, version: u32, tarn: &str) -> Result<(), String> {
+        if version != VERSION {
+            return Err(format!(
+                "its tarnd {RELEASE} speaks version {VERSION} of the messages about a run, tarn {tarn} version {version}; use the same release of tarn on all nodes"
+            ));
+        }
+        match self.helper.is_file() {
+            true => Ok(()),
+            false => Err(format!(
+                "it has no {}: steps are started through the `tarn` beside `tarnd`; install both in one folder",
+                self.helper.display()
+            )),
+        }
+    }
+
+    /// Makes the world of a session.
+    fn open(&self, session: u64, news: &News, node_config: NodeConfig) -> Result<Answer, String> {
+        if self.world().is_some() {
+            return Err("the run was opened already".into());
+        }
+        if let Some(why) = self.loans.gone() {
+            return Err(why);
+        }
+        self.take_folders(&node_config.workspace, &node_config.state)?;
+        self.replicas.open(&node_config)?;
+        self.state().node_config = Some(node_config.clone());
+        let post = Post {
+            news: news.clone(),
+            replicas: Arc::clone(&self.replicas),
+        };
+        let begun = {
+            let news = news.clone();
+            move |id| {
+                // Who does not hear it any more waits for nothing.
+                say(&news, proto::News::Begun(id));
+            }
+        };
+        let peers = Others {
+            replicas: Arc::clone(&self.replicas),
+            begun: Box::new(begun),
+        };
+        let config = self.config(node_config, Some(Arc::new(peers)), Some(Arc::new(post)))?;
+        let replicas = Arc::clone(&self.replicas);
+        let (world, able) = Driver::start(config, news.clone(), replicas, Arc::clone(&self.loans))?;
+        let mut state = self.state();
+        if state.ends {
+            drop(state);
+            world.end(TIMEOUT);
+            return Err("tarnd ends".into());
+        }
+        state.world = Some((session, Arc::new(world)));
+        Ok(able)
+    }
+
+    /// Makes sure that no other tarnd works in this node's folders of the workspace, such as one that was cut off from the run
+    /// that is now gone on with: that one makes way.
+    fn take_folders(&self, workspace: &str, state: &Path) -> Result<(), String> {
+        let folder = measure::memory(state, &self.about.node)?.0;
+        let path = folder.join(format!("{workspace}.lock"));
+        let held = |state: &State| state.lock.as_ref().is_some_and(|(p, _)| *p == path);
+        if held(&self.state()) {
+            return Ok(());
+        }
+        let since = Instant::now();
+        loop {
+            match RunLock::take(&path) {
+                Ok(lock) => {
+                    self.state().lock = Some((path, lock));
+                    return Ok(());
+                }
+                Err(LockError::Busy { holder, .. }) if since.elapsed() < TIMEOUT => {
+                    make_way(holder.as_ref());
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(LockError::Busy { holder, .. }) => {
+                    let who = holder.map_or_else(String::new, |h| format!(" ({h})"));
+                    return Err(format!(
+                        "another tarnd{who} has the folders of {workspace} on node {}, and does not end; stop it",
+                        self.about.node
+                    ));
+                }
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+    }
+
+    /// Borrows a tier. When that goes, so does the world of this node.
+    fn borrow(
+        self: &Arc<Self>,
+        (tier, lender): (String, String),
+        brick: proto::Brick,
+        bytes: u64,
+        state: &Path,
+    ) -> Result<Answer, String> {
+        let host = Arc::downgrade(self);
+        let gone = {
+            let (tier, lender) = (tier.clone(), lender.clone());
+            move |why: String| {
+                let world = host.upgrade().and_then(|host| host.world());
+                if let Some(world) = world {
+                    world.break_off(is_gone(&tier, &lender, &why));
+                }
+            }
+        };
+        let names = (&*self.about.node, &*tier, &*lender);
+        self.loans.borrow(names, brick, (bytes, state), gone)
+    }
+
+    fn answer(self: &Arc<Self>, session: u64, news: &News, call: Call) -> Result<Answer, String> {
+        match call {
+            Call::Measure {
+                version,
+                tarn,
+                tiers,
+                external,
+                state,
+                sights,
+            } => {
+                self.check(version, &tarn)?;
+                for sight in &sights {
+                    tarn_node::sight::check(sight)?;
+                }
+                let draw = self.meter.draw();
+                measure::measure(&self.about.node, &tiers, external, &state, draw)
+                    .map(Answer::Cluster)
+            }
+            Call::Link { from, at, state } => {
+                measure::link(&self.about.node, &from, &at, &state, &self.replicas)
+                    .map(Answer::Rate)
+            }
+            Call::Open(node_config) => self.open(session, news, *node_config),
+            Call::Borrowers { roots, workspace } => {
+                let all = roots.iter().map(|r| lent::borrowers(r, &workspace));
+                Ok(Answer::Borrowers(all.collect()))
+            }
+            Call::Lend {
+                tier,
+                root,
+                borrower,
+                workspace,
+                bytes,
+            } => self.loans.lend(Terms {
+                helper: self.helper.clone(),
+                root,
+                tier,
+                workspace,
+                lender: self.about.node.clone(),
+                borrower,
+                bytes,
+            }),
+            Call::Borrow {
+                tier,
+                lender,
+                brick,
+                bytes,
+                state,
+            } => self.borrow((tier, lender), brick, bytes, &state),
+            Call::Room(roots) => Ok(Answer::Room(tarn_node::machine::room(&roots))),
+            Call::Sweep {
+                workspace,
+                state,
+                roots,
+                protected,
+            } => {
+                self.take_folders(&workspace, &state)?;
+                let swept = tarn_node::sweep(&workspace, &roots, &protected, &Trees::new());
+                Ok(Answer::Swept(swept))
+            }
+            Call::Close => {
+                self.state().closed = true;
+                Ok(Answer::Done)
+            }
+            call => {
+                match &call {
+                    Call::Offer { protected, .. } => self.protect(protected),
+                    Call::Clean(staying) => self.protect(&staying.protected),
+                    _ => {}
+                }
+                match self.world() {
+                    Some(world) => Ok(world.call(call)),
+                    None => Err("the run has not been opened on this node".into()),
+                }
+            }
+        }
+    }
+
+    fn protect(&self, folders: &BTreeSet<PathBuf>) {
+        self.state().protected.clone_from(folders);
+    }
+}
+
+/// Asks a tarnd of this user to end.
+fn make_way(holder: Option<&Holder>) {
+    let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let holder = holder.filter(|h| h.is_here() && h.pid != std::process::id());
+    let tarnd = holder.filter(|h| name(h.pid).is_ok_and(|n| n.trim_end() == "tarnd"));
+    if let Some(holder) = tarnd {
+        // It may have ended meanwhile.
+        let _ = holder.terminate();
+    }
+}
+
+/// Takes sessions.
+pub(super) struct Sessions(pub(super) Arc<Host>);
+
+impl Handler for Sessions {
+    fn opened(&self, run: &str, _: &str, news: News) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
+        let host = &self.0;
+        if run != host.run {
+            return Err(format!(
+                "this tarnd was started for {}, not for {run}",
+                host.run
+            ));
+        }
+        let about = serde_json::to_vec(&host.about).map_err(|e| e.to_string())?;
+        let mut state = host.state();
+        if state.ends {
+            return Err("tarnd ends".into());
+        }
+        state.next += 1;
+        let number = state.next;
+        state.sessions.insert(number, news.clone());
+        // Said under the lock, as what it outdates is.
+        let _ = host.notify.send(Notice::Session);
+        drop(state);
+        let talking = Talking {
+            host: Arc::clone(host),
+            number,
+            news,
+        };
+        Ok((about, Box::new(talking)))
+    }
+}
+
+/// One session.
+struct Talking {
+    host: Arc<Host>,
+    number: u64,
+    news: News,
+}
+
+impl Talk for Talking {
+    fn call(&self, request: Vec<u8>) -> Vec<u8> {
+        let call = proto::decode(&request).map_err(|e| e.to_string());
+        let answer = call.and_then(|call| self.host.answer(self.number, &self.news, call));
+        let answer = answer.unwrap_or_else(Answer::Failed);
+        let answer = match answer {
+            // That is why.
+            Answer::Failed(_) if self.host.state().ends => Answer::Ending,
+            answer => answer,
+        };
+        proto::encode(answer).unwrap_or_else(|e| {
+            tracing::error!("an answer is not given: {e}");
+            Vec::new()
+        })
+    }
+
+    fn told(&self, said: Vec<u8>) {
+        let told = proto::decode::<Told>(&said).map_err(|e| e.to_string());
+        let world = self
+            .host
+            .world()
+            .ok_or("the run has not been opened on this node");
+        match (told, world) {
+            (Ok(told), Ok(world)) => world.tell(told),
+            (Err(why), _) => self.broken(why),
+            (_, Err(why)) => self.broken(why.to_owned()),
+        }
+    }
+}
+
+impl Talking {
+    /// What was told cannot be done: nobody may wait for it.
+    fn broken(&self, why: String) {
+        if let Ok(bytes) = proto::encode(proto::News::Broken(why)) {
+            self.news.send(bytes);
+        }
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        let host = &self.host;
+        let mut state = host.state();
+        let own = state.world.take_if(|(session, _)| *session == self.number);
+        drop(state);
+        let mut kept = BTreeSet::new();
+        if let Some((_, world)) = own {
+            if !world.end(TIMEOUT) {
+                tracing::error!("the run's work here does not end");
+            }
+            kept = world.kept();
+        }
+        let mut state = host.state();
+        // What this run has made since it said what it keeps.
+        state.protected.extend(kept);
+        state.sessions.remove(&self.number);
+        if state.sessions.is_empty() {
+            let closed = state.closed;
+            let _ = host.notify.send(Notice::Alone { closed });
+        }
+    }
+}

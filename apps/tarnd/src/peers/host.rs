@@ -1,0 +1,398 @@
+//! What this node answers to other nodes' tarnds: files of its dataspaces, memory of its programs' tasks, and calls.
+//!
+//! Tasks that they hand over go through this tarnd's own socket, like any program's: rights, room, quotas, shares and the
+//! journal are the same for them.
+
+use crate::connection::Region;
+use crate::work::{self, Endpoint, Held, Id};
+use rustix::fs::FileType;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+use tarn_client::{Client, Until};
+use tarn_data_plane::{
+    Called, Key, MakeTarget, Part, Refusal as NotServed, Registry, RunId, Served, Tree,
+};
+use tarn_mover::Trees;
+use tarn_ports::Control;
+use tarn_proto::local::{
+    Ask, Code, Place, Refusal, Said, SpaceInfo, TaskId, TaskSpec, pack, unpack,
+};
+use tarn_sys::beneath::Root;
+use tarn_types::hash::Hash;
+use tarn_types::manifest::{Entry, EntryKind, Manifest};
+
+use super::Peers;
+
+/// Permissions of a file that memory becomes.
+const MODE: u32 = 0o644;
+
+/// What is shown to other nodes: kept by the server's thread, read by those that answer.
+#[derive(Debug, Default)]
+struct Shown {
+    /// Root of each dataspace that may be read.
+    spaces: BTreeMap<String, PathBuf>,
+    /// Memory that tasks handed over read: region, offset, length.
+    memory: BTreeMap<TaskId, (Region, u64, u64)>,
+}
+
+/// This node, as other nodes see it.
+#[derive(Debug)]
+pub(crate) struct Host {
+    run: RunId,
+    key: Key,
+    socket: PathBuf,
+    mover: Trees,
+    shown: Mutex<Shown>,
+    /// The connection to this tarnd itself; `Err` once it ends.
+    client: Mutex<Result<Option<Arc<Client>>, ()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of a task's memory where other nodes name a dataspace; no dataspace has such a name.
+pub(crate) fn memory_name(task: TaskId) -> String {
+    format!("{}{task}", String::from_utf8_lossy(tarn_tasks::HIDDEN))
+}
+
+impl Host {
+    /// Of a tarnd that serves programs at `socket`.
+    pub(crate) fn new(peers: &Peers, socket: &Path) -> Arc<Self> {
+        Arc::new(Self {
+            run: peers.run,
+            key: peers.key.clone(),
+            socket: socket.into(),
+            mover: Trees::new(),
+            shown: Mutex::default(),
+            client: Mutex::new(Ok(None)),
+        })
+    }
+
+    /// The dataspaces are these now.
+    pub(crate) fn show_spaces(&self, spaces: Vec<SpaceInfo>) {
+        let readable = spaces.into_iter().filter(|s| s.access.read);
+        let root = |s: SpaceInfo| (s.name, PathBuf::from(OsStr::from_bytes(&s.root.0)));
+        lock(&self.shown).spaces = readable.map(root).collect();
+    }
+
+    /// A task's memory may be read, until it ends.
+    pub(crate) fn show_memory(&self, task: TaskId, region: Region, offset: u64, length: u64) {
+        let memory = (region, offset, length);
+        lock(&self.shown).memory.insert(task, memory);
+    }
+
+    /// The task has ended.
+    pub(crate) fn hide_memory(&self, task: TaskId) {
+        lock(&self.shown).memory.remove(&task);
+    }
+
+    /// tarnd ends: nothing is asked of it any more.
+    pub(crate) fn end(&self) {
+        *lock(&self.client) = Err(());
+    }
+
+    fn client(&self) -> Result<Arc<Client>, Refusal> {
+        let ends = || Refusal::new(Code::Lost, "tarnd ends there");
+        let known = lock(&self.client).clone();
+        if let Some(client) = known.map_err(|()| ends())? {
+            return Ok(client);
+        }
+        // Not under the lock: the server's thread, which answers, must be able to say that it ends.
+        let made = Arc::new(Client::connect(&self.socket, None)?);
+        let mut client = lock(&self.client);
+        let known = client.as_mut().map_err(|()| ends())?;
+        *known = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Asks this tarnd; a connection that is lost is made anew the next time.
+    fn own<T>(&self, ask: impl Fn(&Client) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let client = self.client()?;
+        ask(&client).inspect_err(|why| {
+            if why.code == Code::Lost
+                && let Ok(known) = &mut *lock(&self.client)
+            {
+                *known = None;
+            }
+        })
+    }
+
+    fn root(&self, space: &str) -> Result<PathBuf, Refusal> {
+        lock(&self.shown).spaces.get(space).cloned().ok_or_else(|| {
+            let text = format!(
+                "there is no dataspace `{}` to be read",
+                space.escape_debug()
+            );
+            Refusal::new(Code::NotFound, text)
+        })
+    }
+
+    fn memory(&self, space: &str) -> Option<(Region, u64, u64)> {
+        let digits = space.strip_prefix(&*String::from_utf8_lossy(tarn_tasks::HIDDEN))?;
+        let task: TaskId = digits.parse().ok()?;
+        lock(&self.shown).memory.get(&task).cloned()
+    }
+
+    fn held(&self, space: &str, path: &[u8]) -> Result<Held, Refusal> {
+        tarn_tasks::check_path(&path.into(), true)?;
+        let root = self.root(space)?;
+        let spot = Endpoint::Path {
+            space: Some((space.to_owned(), root)),
+            path: path.to_vec(),
+        };
+        Held::open(&spot, false)
+    }
+
+    /// Opens a partition for a program of another node.
+    fn lend(&self, space: &str, path: &[u8], write: bool) -> Result<(Said, MakeTarget), Refusal> {
+        tarn_tasks::check_path(&path.into(), false)?;
+        let space = (space.to_owned(), self.root(space)?);
+        let serving = work::serve(space, path, write)?;
+        Ok((
+            Said::Lent(serving.told()?),
+            Box::new(|_| serving.target(()).map_err(std::io::Error::other)),
+        ))
+    }
+
+    fn answer(&self, ask: Ask, control: &Control) -> Result<Said, Refusal> {
+        match ask {
+            Ask::List {
+                space,
+                path,
+                hashes,
+            } => {
+                let (single, list, print) = match self.memory(&space) {
+                    // It stays: there is nothing to tell it by.
+                    Some(memory) => (true, memory_list(&memory, hashes, control)?, 0),
+                    None => self.list(&space, &path.0, hashes, control)?,
+                };
+                Ok(Said::Listed {
+                    single,
+                    manifest: list.encode(),
+                    print,
+                })
+            }
+            Ask::Release {
+                space,
+                path,
+                node,
+                task,
+                print,
+            } => {
+                tarn_tasks::check_path(&path, false)?;
+                tarn_tasks::check_name("node", &node)?;
+                let held = self.held(&space, &path.0)?;
+                // Another node's numbers are not this one's.
+                let aside = work::hidden(task, &format!(".gone-{node}"));
+                work::release(&self.mover, &held, &aside, print, control).map(Said::Freed)
+            }
+            Ask::Submit(spec) => {
+                let taken = self.own(|client| client.submit(std::slice::from_ref(&*spec)))?;
+                let first = taken.into_iter().next();
+                let none = || Err(Refusal::new(Code::Internal, "nothing was taken"));
+                Ok(Said::Taken(first.unwrap_or_else(none)?))
+            }
+            Ask::Look(id) => self.own(|client| {
+                let status = client.status(&[id])?.pop();
+                let ended = client.wait_for(&[id], Until::All, Some(Duration::ZERO))?;
+                let status = status.ok_or_else(|| Refusal::new(Code::Internal, "no status"))?;
+                Ok(Said::Stands(status, ended.0.into_iter().next()))
+            }),
+            Ask::Cancel(id) => self.own(|client| client.cancel(&[id])).map(|_| Said::Done),
+            Ask::Partitions { space, path, after } => {
+                tarn_tasks::check_path(&path, true)?;
+                let root = self.root(&space)?;
+                work::list((space, root), &path.0, &after, |_| true).map(Said::Partitions)
+            }
+            Ask::Lend { .. } => Err(Refusal::new(Code::Internal, "it is lent with its stream")),
+        }
+    }
+
+    fn list(
+        &self,
+        space: &str,
+        path: &[u8],
+        hashes: bool,
+        control: &Control,
+    ) -> Result<(bool, Manifest, u128), Refusal> {
+        let held = self.held(space, path)?;
+        let stat = held.stat()?.ok_or_else(|| held.missing())?;
+        let single = work::kind_of(&stat) != FileType::Directory;
+        let mut list = work::list_of(&self.mover, &held, held.name(), hashes, control)?;
+        if let ([only], true) = (&mut list.entries[..], single) {
+            // It is read by its name in its folder.
+            only.path = held.name().into();
+        }
+        let print = fingerprint(&list, work::id_of(&stat));
+        Ok((single, list, print))
+    }
+}
+
+/// Memory as a tree of one file.
+fn memory_list(
+    (region, offset, length): &(Region, u64, u64),
+    hashes: bool,
+    control: &Control,
+) -> Result<Manifest, Refusal> {
+    let hash = match hashes {
+        true => Some(work::hash_memory(region, *offset, *length, control)?),
+        false => None,
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let kind = EntryKind::File {
+        size: *length,
+        hash,
+        link_group: 0,
+        extents: Box::default(),
+    };
+    let entry = Entry {
+        path: work::SINGLE.as_bytes().into(),
+        kind,
+        mode: MODE,
+        mtime: now.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)),
+        xattrs: Box::default(),
+    };
+    let entries = vec![entry];
+    Ok(Manifest { entries })
+}
+
+/// What tells whether something is still what was listed, and nothing has been written since: which file or folder it is, names (not
+/// that of a single file), kinds, sizes, modes and times. What has taken its name meanwhile may look the same, and be its own copy,
+/// where two nodes or names lead to one place.
+pub(crate) fn fingerprint(list: &Manifest, (device, inode): Id) -> u128 {
+    let mut hasher = tarn_types::hash::Hasher::new();
+    hasher.field(b"tarn list 2").number(device).number(inode);
+    let single =
+        matches!(&list.entries[..], [only] if !only.is_folder() && !only.path.contains(&b'/'));
+    for entry in &list.entries {
+        if !single {
+            hasher.field(&entry.path);
+        }
+        match &entry.kind {
+            EntryKind::Directory => hasher.field(b"d"),
+            EntryKind::File { size, .. } => hasher.field(b"f").number(*size),
+            EntryKind::Symlink(target) => hasher.field(b"l").field(target),
+        };
+        hasher
+            .number(u64::from(entry.mode))
+            .number(entry.mtime.cast_unsigned());
+    }
+    let Hash(print) = hasher.finish();
+    print
+}
+
+impl Registry for Host {
+    fn key(&self, run: &RunId) -> Option<Key> {
+        (*run == self.run).then(|| self.key.clone())
+    }
+
+    fn tree(&self, _: &RunId, tree: &Tree) -> Result<Served, NotServed> {
+        let not = |text: String| NotServed(text);
+        let name = String::from_utf8_lossy(tree.name()).into_owned();
+        let Tree::Space(bytes) = tree else {
+            return Err(not(format!("`{}` is no dataspace", name.escape_debug())));
+        };
+        let at = bytes.iter().position(|b| *b == b'/').unwrap_or(bytes.len());
+        let space = String::from_utf8_lossy(&bytes[..at]);
+        let path = bytes.get(at + 1..).unwrap_or_default();
+        if let Some((region, offset, length)) = self.memory(&space) {
+            return Ok(Served::Part(Part {
+                fd: region.fd,
+                name: work::SINGLE.as_bytes().into(),
+                offset,
+                length,
+            }));
+        }
+        tarn_tasks::check_path(&path.into(), true).map_err(|why| not(why.text))?;
+        let root = self.root(&space).map_err(|why| not(why.text))?;
+        let opened = Root::open(&root).and_then(|root| match path {
+            b"" => Ok(root),
+            path => root.beneath(path),
+        });
+        match opened {
+            Ok(root) => Ok(Served::Whole(Arc::new(root))),
+            Err(e) => Err(not(format!("`{}`: {e}", name.escape_debug()))),
+        }
+    }
+
+    fn call(&self, _: &RunId, body: &[u8], control: &Control) -> Result<Called, NotServed> {
+        let ask: Ask = unpack(body).map_err(NotServed)?;
+        if let Ask::Lend { space, path, write } = &ask {
+            return match self.lend(space, &path.0, *write) {
+                Ok((said, make)) => {
+                    let said = pack(&said).map_err(NotServed)?;
+                    Ok(Called::Storage(said, make))
+                }
+                Err(why) => pack(&Said::Refused(why))
+                    .map(Called::Said)
+                    .map_err(NotServed),
+            };
+        }
+        let said = self.answer(ask, control).unwrap_or_else(Said::Refused);
+        pack(&said).map(Called::Said).map_err(NotServed)
+    }
+}
+
+/// A task as the node sees it that is to do it for this one: its own dataspaces are its own there, this node's are another's.
+/// `None` when it is this node's to do.
+pub(crate) fn handed(own: &str, task: &tarn_tasks::Task) -> Option<(String, TaskSpec)> {
+    use tarn_proto::local::{Kind, Verify};
+    let node = task.done_by()?.to_owned();
+    let there = |place: &Place| match place {
+        Place::Node {
+            node: n,
+            space,
+            path,
+        } if *n == node => Place::Space {
+            name: space.clone(),
+            path: path.clone(),
+        },
+        Place::Space { name, path } => Place::Node {
+            node: own.to_owned(),
+            space: name.clone(),
+            path: path.clone(),
+        },
+        Place::Memory { .. } => Place::Node {
+            node: own.to_owned(),
+            space: memory_name(task.id),
+            path: b"".into(),
+        },
+        other => other.clone(),
+    };
+    let mut verify = task.spec.verify;
+    let kind = match &task.spec.kind {
+        Kind::Nothing => return None,
+        Kind::Remove { at } => Kind::Remove { at: there(at) },
+        Kind::Allocate { at, bytes, how } => Kind::Allocate {
+            at: there(at),
+            bytes: *bytes,
+            how: how.clone(),
+        },
+        Kind::Copy { from, to } => Kind::Copy {
+            from: there(from),
+            to: there(to),
+        },
+        Kind::Move { from, to } => match (there(from), there(to)) {
+            // The source is removed from here, once the copy is proven.
+            (from @ Place::Node { .. }, to) => {
+                verify = Verify::Readback;
+                Kind::Copy { from, to }
+            }
+            (from, to) => Kind::Move { from, to },
+        },
+    };
+    let spec = TaskSpec {
+        kind,
+        verify,
+        // These have ended, and that is this node's to tell.
+        after: Vec::new(),
+        deadline: None,
+        ..task.spec.clone()
+    };
+    Some((node, spec))
+}

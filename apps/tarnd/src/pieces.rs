@@ -1,0 +1,271 @@
+//! Pieces of partitions that lie over the nodes of a step, or of a site's job: those of this node for the programs of its other nodes, and
+//! those of the other nodes for the programs here. docs/internals/cluster.md, "Partitions over the nodes of a step"; docs/internals/site.md, "Partitions of jobs".
+
+mod piece_listener;
+
+use crate::peers::lent_by;
+use piece_listener::PieceListener;
+use rustix::fd::OwnedFd;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tarn_data_plane::{Called, Client, MakeTarget, Refusal as NotServed, Way};
+use tarn_partitions::{Folder, SUFFIX, Serving};
+use tarn_ports::{STEP_SPACE, Watch};
+use tarn_proto::local::{Ask, Code, FarPartition, Refusal, Reply, Said, pack, unpack};
+
+/// How long streams that are cut may take to be closed here, with what they have open.
+const CLOSING: Duration = Duration::from_secs(5);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The other nodes that have pieces.
+pub(crate) trait Others: std::fmt::Debug + Send + Sync {
+    /// This node's name.
+    fn own(&self) -> String;
+
+    /// One of them, as who asks it for its pieces.
+    ///
+    /// # Errors
+    /// When it is none of them, or cannot be asked now.
+    fn client(&self, node: &str) -> Result<Arc<Client>, Refusal>;
+
+    /// How content travels.
+    fn way(&self) -> &Way;
+}
+
+/// What this node lends, by the name that it has between nodes, where tarnds of tasks name a dataspace: `@` and more, as none of these is
+/// called.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lent(Arc<Mutex<BTreeMap<String, Arc<Step>>>>);
+
+/// Of an attempt, or a job.
+#[derive(Debug)]
+struct Step {
+    /// The folder of each piece, by the partition's name.
+    folders: BTreeMap<String, PathBuf>,
+    streams: Mutex<Streams>,
+    fewer: Condvar,
+}
+
+/// Those that were given over to its pieces.
+#[derive(Debug, Default)]
+struct Streams {
+    over: bool,
+    next: u64,
+    all: BTreeMap<u64, TcpStream>,
+}
+
+/// A stream has a piece open; dropped when it is closed.
+struct Open {
+    step: Arc<Step>,
+    number: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        lock(&self.step.streams).all.remove(&self.number);
+        self.step.fewer.notify_all();
+    }
+}
+
+impl Step {
+    fn folder(&self, path: &[u8]) -> Result<(Folder, String, PathBuf), Refusal> {
+        let name = std::str::from_utf8(path).ok();
+        let name = name.and_then(|path| path.strip_suffix(SUFFIX));
+        let found = name.and_then(|name| Some((name, self.folders.get(name)?)));
+        let (name, path) = found.ok_or_else(|| {
+            let text = format!(
+                "`{}` is no partition that is spread over the nodes of this step",
+                path.escape_ascii()
+            );
+            Refusal::new(Code::NotFound, text)
+        })?;
+        Ok((Folder::open(path)?, name.to_owned(), path.join(name)))
+    }
+
+    fn open(&self, path: &[u8], write: bool) -> Result<OwnedFd, Refusal> {
+        let (folder, name, _) = self.folder(path)?;
+        Ok(folder.lend(&name, write)?.0)
+    }
+
+    /// A stream begins, unless the step is over.
+    fn begin(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Open> {
+        let mut streams = lock(&self.streams);
+        if streams.over {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let number = streams.next;
+        streams.next += 1;
+        streams.all.insert(number, socket.try_clone()?);
+        Ok(Open {
+            step: Arc::clone(self),
+            number,
+        })
+    }
+
+    /// The step is over: streams are cut, and waited for.
+    fn end(&self) {
+        let mut streams = lock(&self.streams);
+        streams.over = true;
+        for stream in streams.all.values() {
+            // It may have ended by itself.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let open = |streams: &mut Streams| !streams.all.is_empty();
+        let waited = self.fewer.wait_timeout_while(streams, CLOSING, open);
+        if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
+            tracing::warn!("streams to pieces of partitions do not end, and keep their memory");
+        }
+    }
+}
+
+impl Lent {
+    /// Opens a piece for a program of another node.
+    fn serve(&self, space: &str, path: &[u8], write: bool) -> Result<(Said, MakeTarget), Refusal> {
+        let step = lock(&self.0).get(space).cloned().ok_or_else(|| {
+            let text = format!("nothing is lent to `{}` here", space.escape_debug());
+            Refusal::new(Code::NotFound, text)
+        })?;
+        let (folder, name, shown) = step.folder(path)?;
+        let serving = Serving::new(folder.lend(&name, write)?.0, &shown, write)?;
+        let said = Said::Lent(serving.told()?);
+        let make = move |socket: &TcpStream| {
+            let open = step.begin(socket)?;
+            serving.target(open).map_err(io::Error::other)
+        };
+        Ok((said, Box::new(make)))
+    }
+
+    /// What another node's tarnd calls.
+    pub(crate) fn called(&self, body: &[u8]) -> Result<Called, NotServed> {
+        let refused = |why| Ok((Said::Refused(why), None));
+        let (said, make) = match unpack(body).map_err(NotServed)? {
+            Ask::Lend { space, path, write } => self
+                .serve(&space, &path.0, write)
+                .map(|(said, make)| (said, Some(make)))
+                .or_else(refused)?,
+            _ => {
+                let text = "pieces of partitions are lent here to other nodes, and nothing else is done for them";
+                refused(Refusal::new(Code::Unsupported, text))?
+            }
+        };
+        let said = pack(&said).map_err(NotServed)?;
+        Ok(match make {
+            Some(make) => Called::Storage(said, make),
+            None => Called::Said(said),
+        })
+    }
+}
+
+/// What is lent, until it is dropped.
+pub(crate) struct Lending {
+    lent: Lent,
+    name: String,
+    step: Arc<Step>,
+    /// Dropped last of all: who is being answered waits for others.
+    _door: PieceListener,
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        lock(&self.lent.0).remove(&self.name);
+        self.step.end();
+    }
+}
+
+impl Lent {
+    /// Lends the pieces in these folders, by their partitions' names, to who knows `name` on other nodes, and opens those and the other nodes' to
+    /// this user's programs by a socket, in a folder that is there.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub(crate) fn lend(
+        &self,
+        name: String,
+        folders: BTreeMap<String, PathBuf>,
+        others: Arc<dyn Others>,
+        socket: &Path,
+    ) -> io::Result<Lending> {
+        let step = Arc::new(Step {
+            folders,
+            streams: Mutex::default(),
+            fewer: Condvar::new(),
+        });
+        let asked = Asked {
+            others,
+            name: name.clone(),
+            step: Arc::clone(&step),
+        };
+        let piece_listener = PieceListener::open(socket, Arc::new(asked))?;
+        lock(&self.0).insert(name.clone(), Arc::clone(&step));
+        Ok(Lending {
+            lent: self.clone(),
+            name,
+            step,
+            _door: piece_listener,
+        })
+    }
+}
+
+/// What answers the programs of a step on this node.
+#[derive(Debug)]
+struct Asked {
+    others: Arc<dyn Others>,
+    name: String,
+    step: Arc<Step>,
+}
+
+impl Asked {
+    /// This node's name.
+    fn node(&self) -> String {
+        self.others.own()
+    }
+
+    /// Opens a piece of this node, or of another one.
+    fn open(
+        &self,
+        node: Option<&str>,
+        (space, path): (&str, &[u8]),
+        write: bool,
+        watch: &dyn Watch,
+    ) -> (Reply, Option<OwnedFd>) {
+        let opened = match node {
+            _ if space != STEP_SPACE => {
+                let text = format!(
+                    "this socket has what is called {STEP_SPACE}/NAME, and no dataspaces: those are of the tarnd that $TARN_SOCKET names"
+                );
+                Err(Refusal::new(Code::Unsupported, text))
+            }
+            Some(node) if node != self.node() => self
+                .open_there(node, path, write, watch)
+                .map(|(far, stream)| (Reply::OpenedThere(far), Some(stream))),
+            _ => self
+                .step
+                .open(path, write)
+                .map(|file| (Reply::Opened, Some(file))),
+        };
+        opened.unwrap_or_else(|why| (Reply::Refused(why), None))
+    }
+
+    fn open_there(
+        &self,
+        node: &str,
+        path: &[u8],
+        write: bool,
+        watch: &dyn Watch,
+    ) -> Result<(FarPartition, OwnedFd), Refusal> {
+        let client = self.others.client(node)?;
+        let ask = Ask::Lend {
+            space: self.name.clone(),
+            path: path.into(),
+            write,
+        };
+        lent_by(&client, self.others.way(), &ask, watch)
+    }
+}

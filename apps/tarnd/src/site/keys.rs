@@ -1,0 +1,86 @@
+//! The site's secrets, as a session brings them, and what is derived from them for a user and the user's projects. docs/internals/site.md, "Encryption between jobs".
+
+use super::site_registry;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tarn_munge::{KEY_BYTES, Secret};
+use tarn_proto::site::{Gid, Owner, Uid};
+use tarn_seal::wrap::WrappingKey;
+use tarn_types::key::KeyId;
+
+/// What the controller tells a node's tarnd, and nobody else.
+#[derive(Clone)]
+pub(crate) struct Secrets {
+    /// Of workers' data plane.
+    pub(crate) site: Secret,
+    /// Of encrypted data, the newest first.
+    pub(crate) data: Vec<Secret>,
+}
+
+/// What a user's worker is told.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct UserKeys {
+    /// The key of this user's data plane.
+    pub(super) plane: [u8; KEY_BYTES],
+    /// Wrapping keys, by whose data they are of, the newest first.
+    wrapping: Vec<(Owner, Vec<Derived>)>,
+}
+
+/// What a secret is called, and what is derived from it.
+type Derived = ([u8; 16], [u8; KEY_BYTES]);
+
+/// Wrapping keys, by whose data they are of, the newest first.
+pub(super) type WrappingKeys = BTreeMap<Owner, Vec<WrappingKey>>;
+
+impl std::fmt::Debug for UserKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UserKeys")
+    }
+}
+
+impl Secrets {
+    /// As they come with a session: the first is the site's.
+    pub(crate) fn of(mut all: Vec<Secret>) -> Option<Self> {
+        let data = all.split_off(all.len().min(1));
+        all.pop().map(|site| Self { site, data })
+    }
+
+    /// As they go with a session.
+    pub(crate) fn all(&self) -> Vec<Secret> {
+        let site = std::iter::once(&self.site);
+        site.chain(&self.data).cloned().collect()
+    }
+
+    /// Those of a user who is in these groups.
+    pub(super) fn of_user(&self, user: Uid, groups: &[Gid]) -> UserKeys {
+        let projects = groups.iter().map(|gid| Owner::Project(*gid));
+        let owners = std::iter::once(Owner::User(user)).chain(projects);
+        UserKeys {
+            plane: site_registry::user_key(&self.site, user),
+            wrapping: owners.map(|owner| (owner, self.of_owner(owner))).collect(),
+        }
+    }
+
+    fn of_owner(&self, owner: Owner) -> Vec<Derived> {
+        let purpose = match owner {
+            Owner::User(user) => format!("data of user {user}"),
+            Owner::Project(gid) => format!("data of project {gid}"),
+        };
+        let derived = self.data.iter().map(|secret| {
+            let mut id = [0; 16];
+            id.copy_from_slice(&secret.derive(b"id").bytes()[..16]);
+            (id, *secret.derive(purpose.as_bytes()).bytes())
+        });
+        derived.collect()
+    }
+}
+
+impl UserKeys {
+    /// Keys that wrap those of data.
+    pub(super) fn wrapping(&self) -> WrappingKeys {
+        let key = |(id, secret): &Derived| WrappingKey::new(KeyId(*id), (*secret).into());
+        let owners = self.wrapping.iter();
+        let keys = owners.map(|(owner, keys)| (*owner, keys.iter().map(key).collect()));
+        keys.collect()
+    }
+}

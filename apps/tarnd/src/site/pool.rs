@@ -1,0 +1,152 @@
+//! The workers: one a user, begun when there is something to do. They end by themselves when they are idle.
+//!
+//! Whoever gives an order waits for no worker: each user has a queue ([`post`]), with a thread that starts the user's worker, writes to
+//! it and gives it up when it does not answer. So a worker that its user stops or locks out holds up that user alone.
+
+mod post;
+mod spawn;
+mod worker;
+
+use super::audit::Audit;
+use super::keys::Secrets;
+use super::stores::Stores;
+use super::talk::WorkerConfig;
+use post::{Item, Post};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Report, Uid, Work, Worked};
+use tarn_types::line::plain;
+
+/// Users that have a worker, or wait for one, at a time.
+const MAX_WORKERS: usize = 4096;
+
+/// The workers of this node.
+pub(super) struct WorkerPool {
+    pub(super) stores: Arc<Stores>,
+    /// The current folder of workers: jobs' memory is reached from there.
+    pub(super) memory: PathBuf,
+    /// Locks by which at most one worker of each user runs; root's.
+    pub(super) locks: PathBuf,
+    pub(super) node: String,
+    pub(super) min_uid: Uid,
+    pub(super) worker_config: WorkerConfig,
+    pub(super) audit: Arc<Audit>,
+    pub(super) posts: Posts,
+    /// Of the session that began last.
+    pub(super) secrets: Mutex<Option<Secrets>>,
+}
+
+/// The queues of users.
+#[derive(Default)]
+pub(super) struct Posts(Mutex<BTreeMap<Uid, Arc<Post>>>);
+
+/// What a user's worker is to do, and who is told what came of it.
+pub(super) struct Task {
+    pub(super) number: u64,
+    pub(super) order: Wanted,
+    /// As the audit log has it; what is tarnd's own is not there.
+    pub(super) about: Option<String>,
+    pub(super) reports: Sender<Report>,
+}
+
+/// What a worker is wanted for.
+pub(super) enum Wanted {
+    Work(Box<Work>),
+    /// Its port.
+    Port,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Task {
+    /// It came to nothing.
+    fn refuse(self, user: Uid, audit: &Audit, why: Refusal) {
+        self.ended(user, audit, Worked::Failed(why));
+    }
+
+    fn ended(self, user: Uid, audit: &Audit, mut what: Worked) {
+        // A worker's user may have worded it: it is shown in lines of others.
+        if let Worked::Failed(why) = &mut what {
+            why.text = plain(&why.text).into_owned();
+        }
+        match (&self.about, &what) {
+            (None, _) => {}
+            (Some(about), Worked::Failed(why)) => audit.refused(Some(user), about, &why.text),
+            (Some(about), _) => audit.done(user, about),
+        }
+        let number = self.number;
+        let _ = self.reports.send(Report::Worked { number, what });
+    }
+}
+
+impl WorkerPool {
+    /// The users that have something in some store.
+    pub(super) fn users(&self) -> BTreeSet<Uid> {
+        let entries = self.stores.roots().map(std::fs::read_dir);
+        let names = entries.flatten().flatten().flatten();
+        let numbers = names.filter_map(|e| {
+            let name = e.file_name();
+            let number = name.to_str()?.strip_prefix('u')?.parse().ok()?;
+            (number >= self.min_uid).then_some(number)
+        });
+        numbers.collect()
+    }
+
+    /// Has a user's worker do something. Nothing is waited for: what comes of it is reported.
+    pub(super) fn give(self: &Arc<Self>, user: Uid, group: Gid, task: Task) {
+        let post = match self.post(user) {
+            Ok(post) => post,
+            Err(why) => return task.refuse(user, &self.audit, why),
+        };
+        if let Err((task, why)) = post.add(Item::Task(group, task), self) {
+            task.refuse(user, &self.audit, why);
+        }
+    }
+
+    fn post(&self, user: Uid) -> Result<Arc<Post>, Refusal> {
+        if user < self.min_uid {
+            let text = format!(
+                "user {user} cannot have data here: users below {} cannot (`--min-uid`)",
+                self.min_uid
+            );
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        let mut posts = lock(&self.posts.0);
+        if posts.len() >= MAX_WORKERS && !posts.contains_key(&user) {
+            posts.retain(|_, post| !post.is_idle());
+        }
+        if posts.len() >= MAX_WORKERS && !posts.contains_key(&user) {
+            let text = format!("{MAX_WORKERS} users have something done here at a time");
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        let post = posts
+            .entry(user)
+            .or_insert_with(|| Arc::new(Post::new(user)));
+        Ok(Arc::clone(post))
+    }
+
+    fn all(&self) -> Vec<Arc<Post>> {
+        lock(&self.posts.0).values().cloned().collect()
+    }
+
+    /// Stops it, whoever does it.
+    pub(super) fn stop(self: &Arc<Self>, number: u64) {
+        for post in self.all() {
+            post.stop(number, self);
+        }
+    }
+
+    /// Workers have the keys of these secrets from now on.
+    pub(super) fn rekey(self: &Arc<Self>, secrets: &Secrets) {
+        *lock(&self.secrets) = Some(secrets.clone());
+        // Whoever is begun now gets these; whoever was is told.
+        for post in self.all() {
+            post.tell(Item::Keys, self);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A worker, as the node's tarnd has it.
+
+use super::super::audit::Audit;
+use super::super::keys::Secrets;
+use super::super::talk::{Said, Told, hear, say};
+use super::{Task, Wanted, lock};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Report, Uid, Worked};
+
+/// A worker that takes orders. One thread at a time writes to it, its post's; another one [listens](Worker::listen).
+pub(super) struct Worker {
+    pub(super) user: Uid,
+    /// The user's, as they were when it began.
+    pub(super) groups: Vec<Gid>,
+    pub(super) socket: UnixStream,
+    pub(super) port: u16,
+    /// What it does, by which number it knows it.
+    pub(super) pending: Mutex<Pending>,
+    pub(super) audit: Arc<Audit>,
+    /// It was given up, as it took nothing.
+    pub(super) is_mute: AtomicBool,
+}
+
+/// Why a worker is given up.
+const MUTE: &str = "it does not answer";
+
+#[derive(Default)]
+pub(super) struct Pending {
+    next: u64,
+    works: BTreeMap<u64, Task>,
+    /// It is over: why.
+    over: Option<String>,
+}
+
+/// What listens to a worker has.
+pub(super) struct Listening {
+    pub(super) child: Child,
+    /// A copy of the worker's, with the timeout that it has.
+    pub(super) socket: UnixStream,
+    pub(super) answered: Box<dyn Fn() + Send>,
+}
+
+fn is_late(e: &std::io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn is_cut(e: &std::io::Error) -> bool {
+    matches!(
+        e.kind(),
+        ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
+    )
+}
+
+impl Worker {
+    /// Has it do something; its end is reported.
+    pub(super) fn give(&self, task: Task) {
+        let work = match &task.order {
+            Wanted::Port => {
+                let (number, port) = (task.number, self.port);
+                let _ = task.reports.send(Report::Serving { number, port });
+                return;
+            }
+            Wanted::Work(work) => work.clone(),
+        };
+        let own = {
+            let mut pending = lock(&self.pending);
+            if let Some(why) = pending.over.clone() {
+                drop(pending);
+                return self.fail(task, &why);
+            }
+            pending.next += 1;
+            let own = pending.next;
+            pending.works.insert(own, task);
+            own
+        };
+        let told = self.tell(&Told::Work { number: own, work });
+        if told.is_err()
+            && let Some(task) = lock(&self.pending).works.remove(&own)
+        {
+            self.fail(task, "it takes no orders");
+        }
+    }
+
+    fn fail(&self, task: Task, why: &str) {
+        let text = format!("the worker of user {} has ended: {why}", self.user);
+        task.refuse(self.user, &self.audit, Refusal::new(Code::Io, text));
+    }
+
+    /// Whether it does something for this number.
+    pub(super) fn has(&self, number: u64) -> bool {
+        let pending = lock(&self.pending);
+        pending.works.values().any(|task| task.number == number)
+    }
+
+    /// Stops what it does for this number, if it does.
+    pub(super) fn stop(&self, number: u64) {
+        let own = {
+            let pending = lock(&self.pending);
+            let found = pending.works.iter().find(|(_, t)| t.number == number);
+            found.map(|(own, _)| *own)
+        };
+        if let Some(own) = own {
+            let _ = self.tell(&Told::Stop(own));
+        }
+    }
+
+    /// It has the keys of these secrets from now on.
+    pub(super) fn rekey(&self, secrets: &Secrets) {
+        let keys = secrets.of_user(self.user, &self.groups);
+        // One that ends meanwhile has a successor.
+        let _ = self.tell(&Told::Keys(keys));
+    }
+
+    /// Says something; one that takes nothing for a while is given up.
+    fn tell(&self, told: &Told) -> std::io::Result<()> {
+        say(&self.socket, told).inspect_err(|e| {
+            self.is_mute.fetch_or(is_late(e), Ordering::Relaxed);
+            // Half a message may have been said. Whoever listens hears of it.
+            let _ = self.socket.shutdown(Shutdown::Both);
+        })
+    }
+
+    /// Passes on what it says until it ends, or says nothing for too long: then why.
+    pub(super) fn listen(&self, listening: Listening) -> Option<String> {
+        let Listening {
+            mut child,
+            socket,
+            answered,
+        } = listening;
+        let silent = loop {
+            match hear::<Said>(&socket) {
+                Ok(Some(Said::Worked { number, what })) => {
+                    answered();
+                    self.ended(number, what);
+                }
+                Ok(Some(Said::Serving { .. } | Said::Alive)) => {}
+                Ok(None) => break None,
+                // It was killed while something was on its way.
+                Err(e) if is_cut(&e) => break None,
+                Err(e) if is_late(&e) => break Some(MUTE.to_owned()),
+                Err(e) => break Some(format!("it sent a message that no worker sends: {e}")),
+            }
+        };
+        let is_mute = self.is_mute.load(Ordering::Relaxed);
+        let silent = silent.or(is_mute.then(|| MUTE.to_owned()));
+        if let Some(why) = &silent {
+            tracing::warn!(user = self.user, "a worker is killed: {why}");
+        }
+        let _ = child.kill();
+        // One that the kernel does not let go of yet is waited for by nobody else.
+        let reap = std::thread::Builder::new().name("reap".into());
+        let _ = reap.spawn(move || child.wait());
+        silent
+    }
+
+    fn ended(&self, own: u64, what: Worked) {
+        let task = lock(&self.pending).works.remove(&own);
+        if let Some(task) = task {
+            task.ended(self.user, &self.audit, what);
+        }
+    }
+
+    /// What it had not done came to nothing.
+    pub(super) fn over(&self, why: &str) {
+        let works = {
+            let mut pending = lock(&self.pending);
+            pending.over = Some(why.to_owned());
+            std::mem::take(&mut pending.works)
+        };
+        for task in works.into_values() {
+            self.fail(task, why);
+        }
+    }
+}

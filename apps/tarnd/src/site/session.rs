@@ -1,0 +1,345 @@
+//! A session of the controller: its orders, and what came of them.
+
+use super::audit::Audit;
+use super::keys::Secrets;
+use super::pool::{Task, Wanted};
+use super::{Site, project};
+use anyhow::Context;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use tarn_munge::{Reader, Writer};
+use tarn_ports::Meter;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{
+    Command, Epoch, Gid, Greeting, Held, Job, OLDEST, Order, Owner, Part, Report, Uid, VERSION,
+    Welcome, Work, Worked,
+};
+
+/// Bytes of a work in the audit log.
+const MAX_ABOUT: usize = 2048;
+/// How long the controller may be silent.
+const SILENCE: Duration = Duration::from_secs(3 * Report::BEAT);
+
+/// Serves whoever has proven that they may give orders, as long as their term is the highest.
+pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, from: SocketAddr) {
+    let (mut reader, mut writer) = halves;
+    let welcomed = welcome(site, &mut reader, &mut writer, secrets);
+    let epoch = match welcomed {
+        Ok(epoch) => epoch,
+        Err(why) => {
+            site.audit
+                .refused(None, "session", &format!("{from}: {why:#}"));
+            return;
+        }
+    };
+    tracing::info!(epoch, %from, "the controller gives orders");
+    let (reports, queue) = channel();
+    let Ok(closer) = reader.closer() else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        let writing = std::thread::Builder::new().name("reports".into());
+        let spawned = writing.spawn_scoped(scope, move || {
+            report(&mut writer, &queue);
+            let _ = closer.shutdown(Shutdown::Both);
+        });
+        if spawned.is_err() {
+            return;
+        }
+        let why = loop {
+            let command: Command = match reader.receive(SILENCE) {
+                Ok(command) => command,
+                Err(why) => break why,
+            };
+            if site.term().epoch != epoch {
+                site.audit.refused(
+                    None,
+                    "order",
+                    &format!("{from}: a controller of an earlier term"),
+                );
+                return;
+            }
+            site.obey(command, &reports);
+        };
+        tracing::warn!("the controller does not answer any more: {why}");
+        let _ = reader.closer().map(|s| s.shutdown(Shutdown::Both));
+        drop(reports);
+    });
+}
+
+fn welcome(
+    site: &Site,
+    reader: &mut Reader,
+    writer: &mut Writer,
+    secrets: &Secrets,
+) -> anyhow::Result<Epoch> {
+    let greeting: Greeting = reader.receive(SILENCE)?;
+    let version = VERSION.min(greeting.newest);
+    if version < OLDEST.max(greeting.oldest) {
+        writer.send(&Welcome::Version(OLDEST, VERSION))?;
+        anyhow::bail!(
+            "a controller that speaks versions {} to {}: update the older one",
+            greeting.oldest,
+            greeting.newest
+        );
+    }
+    {
+        let mut term = site.term();
+        if greeting.epoch < term.epoch {
+            writer.send(&Welcome::Stale(term.epoch))?;
+            anyhow::bail!(
+                "controller number {} is replaced: number {} gives orders",
+                greeting.epoch,
+                term.epoch
+            );
+        }
+        if greeting.epoch > term.epoch {
+            let kept = site.stores.keep_epoch(greeting.epoch);
+            kept.context("the term cannot be kept")?;
+            term.epoch = greeting.epoch;
+        }
+        // Whoever gave orders before does not any more.
+        if let Some(before) = term.current.replace(reader.closer()?) {
+            let _ = before.shutdown(Shutdown::Both);
+        }
+    }
+    site.pool.rekey(secrets);
+    let mut all = site.inventory();
+    all.share_out(greeting.pieces);
+    let (capacity, stores) = site.stores.told();
+    let holds = match greeting.pieces {
+        true => Vec::new(),
+        false => std::mem::take(&mut all.holds),
+    };
+    writer.send(&Welcome::Ready {
+        version,
+        tarn: env!("CARGO_PKG_VERSION").into(),
+        boot: site.boot.clone(),
+        capacity,
+        stores,
+        holds,
+        partial: all.partial.iter().copied().collect(),
+        pieces: greeting.pieces,
+        jobs: site.jobs(),
+        is_behind: all.is_behind,
+    })?;
+    if greeting.pieces {
+        all.tell(writer)?;
+    }
+    Ok(greeting.epoch)
+}
+
+/// What came of something that no worker does: it is logged, and reported.
+fn ended(
+    audit: &Audit,
+    user: Uid,
+    what: &str,
+    result: Result<(), Refusal>,
+    (number, reports): (u64, &Sender<Report>),
+) {
+    let what = match result {
+        Ok(()) => {
+            audit.done(user, what);
+            Worked::Done
+        }
+        Err(why) => {
+            audit.refused(Some(user), what, &why.text);
+            Worked::Failed(why)
+        }
+    };
+    let _ = reports.send(Report::Worked { number, what });
+}
+
+/// A work, as the audit log has it.
+fn brief(work: &Work) -> String {
+    let mut text = format!("{work:?}");
+    if text.len() > MAX_ABOUT {
+        text.truncate(text.floor_char_boundary(MAX_ABOUT));
+        text += "...";
+    }
+    text
+}
+
+/// Writes what came of orders, and signs of life.
+fn report(writer: &mut Writer, queue: &Receiver<Report>) {
+    loop {
+        let report = match queue.recv_timeout(Duration::from_secs(Report::BEAT)) {
+            Ok(report) => report,
+            Err(RecvTimeoutError::Timeout) => Report::Alive,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if writer.send(&report).is_err() {
+            return;
+        }
+    }
+}
+
+impl Site {
+    fn obey(&self, command: Command, reports: &Sender<Report>) {
+        let number = command.number;
+        let done = |user: Uid, what: &str, result: Result<(), Refusal>| {
+            ended(&self.audit, user, what, result, (number, reports));
+        };
+        let task = |about: String, order: Wanted| Task {
+            number,
+            order,
+            about: Some(about),
+            reports: reports.clone(),
+        };
+        match command.order {
+            Order::Do { user, group, work } => {
+                let what = brief(&work);
+                let (user, group) = match project::actor(&self.stores, user, group, &work) {
+                    Ok(Some(actor)) => actor,
+                    // It is not there, so it need not be removed; a part that is to be checked is none.
+                    Ok(None) => {
+                        let is_removed = matches!(*work, Work::Remove(_));
+                        let missing = || Refusal::new(Code::NotFound, "it is not there");
+                        done(user, &what, is_removed.then_some(()).ok_or_else(missing));
+                        return;
+                    }
+                    Err(e) => {
+                        let why = format!("its writer cannot be found out: {e}");
+                        done(user, &what, Err(Refusal::new(Code::Io, why)));
+                        return;
+                    }
+                };
+                let may = self
+                    .allowed(user, group, &work)
+                    .and_then(|()| self.memory_for(user, group, &work));
+                match may {
+                    Ok(()) => self.pool.give(user, group, task(what, Wanted::Work(work))),
+                    Err(why) => done(user, &what, Err(why)),
+                }
+            }
+            Order::Stop(stopped) => {
+                self.pool.stop(stopped);
+                let what = Worked::Done;
+                let _ = reports.send(Report::Worked { number, what });
+            }
+            Order::Serve { user, group } => {
+                self.pool
+                    .give(user, group, task("serve".into(), Wanted::Port));
+            }
+            Order::Admit { job, user, mounts } => {
+                let memory = self.memory.of(job);
+                let result = self.admission.admit((job, user), &memory, &mounts);
+                done(user, &format!("admit job {job}"), result);
+            }
+            Order::Dismiss(job) => {
+                let what = format!("dismiss job {job}");
+                let removal = self
+                    .admission
+                    .dismiss(job)
+                    .and_then(|()| self.memory.remove(job));
+                match removal {
+                    Ok(None) => done(0, &what, Ok(())),
+                    Err(why) => done(0, &what, Err(why)),
+                    // There may be much of it, however its user has piled it up.
+                    Ok(Some(rest)) => {
+                        let (audit, reports) = (Arc::clone(&self.audit), reports.clone());
+                        let clear = move || {
+                            let result = rest.clear();
+                            ended(&audit, 0, &what, result, (number, &reports));
+                        };
+                        let thread = std::thread::Builder::new().name("clear".into());
+                        if let Err(e) = thread.spawn(clear) {
+                            tracing::warn!(
+                                job,
+                                "its memory goes with its last process: no thread: {e}"
+                            );
+                        }
+                    }
+                }
+            }
+            Order::Look => {
+                let (capacity, meter) = (self.stores.told().0, Arc::clone(&self.meter));
+                let reports = reports.clone();
+                let look = move || {
+                    let _ = reports.send(Report::Capacity {
+                        number,
+                        capacity,
+                        draw: meter.draw(),
+                        cores: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
+                    });
+                };
+                // What draws power may take a moment to say so, and the next order does not wait for that.
+                let thread = std::thread::Builder::new().name("look".into());
+                if let Err(e) = thread.spawn(look) {
+                    tracing::warn!("the node's power is not known: no thread: {e}");
+                }
+            }
+            Order::Beat => {}
+        }
+    }
+}
+
+impl Site {
+    /// The jobs that are let in, or have memory.
+    fn jobs(&self) -> Vec<Job> {
+        let mut jobs = self.admission.jobs();
+        jobs.extend(self.memory.jobs());
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs
+    }
+
+    /// A job that is to have something in clear has memory for it, and the user a folder there.
+    fn memory_for(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
+        match work {
+            Work::Prepare {
+                job,
+                memory: Some(bytes),
+                ..
+            }
+            | Work::View {
+                job,
+                memory: Some(bytes),
+                ..
+            } => {
+                let standing = project::standing(user, group);
+                let (group, _) = standing.map_err(|e| {
+                    let text = format!("the groups of user {user} are not known: {e}");
+                    Refusal::new(Code::Internal, text)
+                })?;
+                self.memory.ensure(*job, *bytes, (user, group))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A worker touches what is its user's, or its projects', whatever the controller says.
+    fn allowed(&self, user: Uid, group: Gid, work: &Work) -> Result<(), Refusal> {
+        let is_own = |part: &Part| match part.owner {
+            Owner::User(owner) => owner == user,
+            Owner::Project(_) => true,
+        };
+        let parts: Vec<&Part> = match work {
+            Work::Fetch { part, .. }
+            | Work::Publish { part, .. }
+            | Work::Move { part, .. }
+            | Work::Check(part)
+            | Work::CheckIn(part, _) => vec![part],
+            Work::Prepare { parts, .. } | Work::View { parts, .. } => parts.iter().collect(),
+            Work::Send { parts, .. } => parts.iter().map(|(part, _, _)| part).collect(),
+            Work::Remove(things) => things.iter().filter_map(Held::part).collect(),
+            Work::WrapAnew(parts) => parts.iter().collect(),
+            Work::Lend { .. }
+            | Work::Share { .. }
+            | Work::Join { .. }
+            | Work::CheckDest { .. }
+            | Work::Inventory(_) => Vec::new(),
+        };
+        match parts.iter().find(|part| !is_own(part)) {
+            None => parts
+                .iter()
+                .try_for_each(|part| project::admit(&self.stores, part, user, group)),
+            Some(part) => {
+                let text = format!("{part} belongs to {}, not to user {user}", part.owner);
+                Err(Refusal::new(Code::Denied, text))
+            }
+        }
+    }
+}

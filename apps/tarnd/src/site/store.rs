@@ -1,0 +1,740 @@
+//! A user's part of a node's store. docs/internals/site.md, "The store on a node". Each work can be done again after whatever failure: a folder
+//! has its name when it is whole.
+
+mod dest;
+mod holds;
+mod lent;
+mod moves;
+mod outside;
+mod places;
+mod projects;
+mod published;
+mod sealed;
+mod shared;
+
+use published::{Published, not_it};
+use sealed::Which;
+
+use super::keys::{UserKeys, WrappingKeys};
+use super::site_registry::SiteRegistry;
+use super::talk::WorkerConfig;
+use crate::pieces::Lent;
+use crate::work::{Held, told};
+use anyhow::Context;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use shared::Shared;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use tarn_data_plane::{Limits, Server, Way};
+use tarn_mover::Trees;
+use tarn_mover::throttle::Limiter;
+use tarn_munge::KEY_BYTES;
+use tarn_node::untouched::{self, Holds};
+use tarn_ports::{Control, CopyJob, CopySource, Mover};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Held as Thing, Job, Origin, Owner, Part, Proof, Slice, Work, Worked};
+use tarn_types::hash::Hash;
+use tarn_types::manifest::Manifest;
+use tarn_types::part::Verify;
+
+/// What half-done work is called, at first.
+const HIDDEN: &str = ".tarn-";
+/// What is to be published goes on at its next order.
+const MADE: &str = "made";
+/// Beside the tree of a source: what it was when it was read.
+const SOURCE: &str = "source";
+/// Bytes of a manifest that is believed to be one.
+const MAX_MANIFEST: u64 = 1 << 30;
+/// Bytes of what else lies beside a tree: a file's name, a hash, a wrapped key.
+const MAX_BESIDE: u64 = 4096;
+
+/// Streams of tasks on other nodes to pieces of the user's partitions: two a task and piece, for 16 tasks on each of 32 nodes. Each has a thread.
+const STREAMS_TO_PIECES: usize = 1024;
+
+/// A user's part of the store.
+pub(super) struct Store {
+    /// Name and root of each of the node's stores, fast to slow.
+    places: Vec<(String, PathBuf)>,
+    user: u32,
+    node: String,
+    /// The object store of users whose files name none.
+    object_endpoint: Option<String>,
+    /// Of the user's data plane.
+    key: [u8; KEY_BYTES],
+    /// How others' streams, and those to others, go.
+    way: Way,
+    /// What keys of data are wrapped with.
+    keys: RwLock<WrappingKeys>,
+    projects: Vec<Gid>,
+    mover: Trees,
+    /// What is read and written outside keeps to these, and what is read from other nodes.
+    outside: Option<Arc<Limiter>>,
+    between: Option<Arc<Limiter>>,
+    /// And what is moved from store to store.
+    within: Option<Arc<Limiter>>,
+    server: Server,
+    /// Pieces of partitions that lie over the nodes of jobs, and by which job.
+    lent: Lent,
+    shared: Mutex<BTreeMap<Job, Shared>>,
+    /// What is worked on: one work at a time has each, as an order may be given again while its first one goes on.
+    busy: Mutex<BTreeSet<String>>,
+    free: Condvar,
+}
+
+/// Something that one work has.
+struct Claim<'a>(&'a Store, String);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.busy().remove(&self.1);
+        self.0.free.notify_all();
+    }
+}
+
+impl Store {
+    /// Opens it, removes what was half done, and serves its parts to the same user's workers on other nodes.
+    pub(super) fn open(
+        places: Vec<(String, PathBuf)>,
+        node: String,
+        (keys, worker_config): (&UserKeys, WorkerConfig),
+        projects: Vec<Gid>,
+    ) -> anyhow::Result<Self> {
+        let key = keys.plane;
+        let way = match worker_config.sealed {
+            true => Way::Sealed,
+            false => Way::Clear,
+        };
+        let roots = places.iter().map(|(_, root)| root.clone());
+        let lent = Lent::default();
+        let site_registry = Arc::new(SiteRegistry::new(roots.collect(), key, lent.clone()));
+        let limits = Limits {
+            storages: STREAMS_TO_PIECES,
+            ..Limits::default()
+        };
+        let start = |at| Server::start(at, site_registry.clone(), limits, way.clone());
+        let server = start("[::]:0")
+            .or_else(|_| start("0.0.0.0:0"))
+            .context("no port for other nodes")?;
+        let user = rustix::process::geteuid().as_raw();
+        let store = Self {
+            user,
+            busy: Mutex::default(),
+            free: Condvar::new(),
+            places,
+            node,
+            object_endpoint: worker_config.object_endpoint,
+            key,
+            way,
+            keys: RwLock::new(keys.wrapping()),
+            projects,
+            mover: Trees::new(),
+            outside: worker_config
+                .external_rate
+                .map(|rate| Limiter::new(rate, 0)),
+            between: worker_config.peer_rate.map(|rate| Limiter::new(rate, 0)),
+            within: worker_config.move_rate.map(|rate| Limiter::new(rate, 0)),
+            server,
+            lent,
+            shared: Mutex::default(),
+        };
+        store.sweep();
+        Ok(store)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.server.address().port()
+    }
+
+    /// Connections of other nodes' workers.
+    pub(super) fn readers(&self) -> usize {
+        self.server.connections()
+    }
+
+    fn busy(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other work has this.
+    fn claim(&self, what: String) -> Claim<'_> {
+        let mut busy = self.busy();
+        while busy.contains(&what) {
+            let waited = self.free.wait(busy);
+            busy = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        busy.insert(what.clone());
+        Claim(self, what)
+    }
+
+    pub(super) fn perform(&self, work: Work, control: &Control) -> Result<Worked, Refusal> {
+        let _claim = match &work {
+            Work::Fetch { part, .. } | Work::Publish { part, .. } | Work::Move { part, .. } => {
+                Some(part.to_string())
+            }
+            Work::Prepare { job, dataset, .. } => Some(format!("{job} writes {dataset}")),
+            Work::View { job, dataset, .. } => Some(format!("{job} reads {dataset}")),
+            Work::Lend { job, partition, .. } => Some(format!("{job} has {partition}")),
+            Work::Share { job, .. } | Work::Join { job, .. } => Some(lent_to(*job)),
+            Work::Send { dest, .. } => Some(dest.display().to_string()),
+            Work::CheckDest { .. }
+            | Work::Check(_)
+            | Work::CheckIn(..)
+            | Work::Remove(_)
+            | Work::WrapAnew(_)
+            | Work::Inventory(_) => None,
+        }
+        .map(|what| self.claim(what));
+        match work {
+            Work::Fetch {
+                part,
+                from,
+                proof,
+                sealed,
+                store,
+            } => self.fetch((&part, &store), &from, (proof.as_ref(), sealed), control),
+            Work::Prepare {
+                job,
+                dataset,
+                parts,
+                hashes,
+                memory,
+                store,
+            } => {
+                let is_in = (&store[..], memory.is_some());
+                let parts = Published::all(parts, hashes)?;
+                self.prepare((job, &dataset), &parts, is_in, control)
+            }
+            Work::View {
+                job,
+                dataset,
+                parts,
+                hashes,
+                memory,
+                store,
+            } => {
+                let is_in = (&store[..], memory.is_some());
+                let parts = Published::all(parts, hashes)?;
+                self.view((job, &dataset), &parts, is_in, control)
+            }
+            Work::Lend {
+                job,
+                partition,
+                size,
+                unit,
+                store,
+            } => self.lend((job, &partition), &store, (size, unit)),
+            Work::Share { job, partitions } => self.offer(job, &partitions),
+            Work::Join { job, peers } => self.join(job, peers),
+            Work::Publish {
+                job,
+                part,
+                slice,
+                sealed,
+                store,
+            } => self.publish(job, (&part, &store), slice.as_ref(), sealed, control),
+            Work::Move {
+                part,
+                from,
+                to,
+                proof,
+                keep,
+            } => self.bring(&part, (&from, &to), (&proof, keep), control),
+            Work::Send { parts, dest, owner } => self.send(&parts, (&dest, &owner), control),
+            Work::CheckDest { dest, owner } => self.check_dest(&dest, &owner, control),
+            Work::Check(part) => self.check((&part, self.where_is(&part)), control),
+            Work::CheckIn(part, store) => self.check((&part, self.root_of(&store)?), control),
+            Work::Remove(things) => {
+                for thing in &things {
+                    self.remove(thing)?;
+                }
+                Ok(Worked::Done)
+            }
+            Work::WrapAnew(parts) => {
+                for part in &parts {
+                    for root in self.roots_of(part) {
+                        let (held, _, proof) = self.manifest_at(root, part)?;
+                        self.wrap_anew(&held, (part, &proof))?;
+                    }
+                }
+                Ok(Worked::Done)
+            }
+            Work::Inventory(projects) => self.inventory(&projects),
+        }
+    }
+
+    /// What a part that is there holds.
+    fn manifest(&self, part: &Part) -> Result<(Held, Manifest, Proof), Refusal> {
+        self.manifest_at(self.where_is(part), part)
+    }
+
+    fn manifest_at(&self, root: &Path, part: &Part) -> Result<(Held, Manifest, Proof), Refusal> {
+        let held = self.part(root, part, false)?;
+        let (manifest, proof) = self.manifest_in(&held, held.name())?;
+        Ok((held, manifest, proof))
+    }
+
+    fn manifest_in(&self, held: &Held, name: &[u8]) -> Result<(Manifest, Proof), Refusal> {
+        let broken = |why: String| {
+            let text = format!("the manifest of `{}` is damaged: {why}", held.place());
+            Refusal::new(Code::Corrupt, text)
+        };
+        let inside = [name, b"/manifest"].concat();
+        let path = held.path_of(&inside);
+        let bytes = read_small(&path, MAX_MANIFEST).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => held.missing(),
+            _ => broken(e.to_string()),
+        })?;
+        let manifest = Manifest::decode(&bytes).map_err(|e| broken(e.to_string()))?;
+        let beside = |what: &[u8]| {
+            let path = held.path_of(&[name, b"/", what].concat());
+            read_small(&path, MAX_BESIDE).ok()
+        };
+        let file = beside(b"file").and_then(|name| String::from_utf8(name).ok());
+        let origin = beside(SOURCE.as_bytes());
+        let origin = origin.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+        let proof = prove(&manifest, &bytes, (file, origin));
+        let proof = proof.ok_or_else(|| broken("no hashes".into()))?;
+        let key = held.stat_of(&[name, b"/", sealed::KEY.as_bytes()].concat())?;
+        let proof = Proof {
+            sealed: key.is_some(),
+            ..proof
+        };
+        Ok((manifest, proof))
+    }
+
+    fn fetch(
+        &self,
+        (part, store): (&Part, &str),
+        from: &Origin,
+        (proof, seal): (Option<&Proof>, bool),
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let root = match store {
+            "" => self.where_is(part),
+            store => self.root_of(store)?,
+        };
+        let held = self.part(root, part, true)?;
+        if held.stat()?.is_some() {
+            if let Ok((_, there)) = self.manifest_in(&held, held.name())
+                && proof.is_none_or(|proof| *proof == there)
+                // What an earlier order left in clear, which nobody knew of, is not what is to be sealed. Nor is what is sealed taken for the
+                // source as long as nobody knows of it: its key is of the part, not of what lies outside, and may be an older one's.
+                && (!seal || there.sealed && proof.is_some())
+            {
+                if let Origin::Outside(path) = from {
+                    self.check_source((path, part.owner), &there, control)?;
+                }
+                return Ok(Worked::Proven {
+                    proof: there,
+                    moved: 0,
+                });
+            }
+            self.discard(&held)?;
+        }
+        // A project's other members have half-done parts of their own.
+        let whole = match part.owner {
+            Owner::User(_) => hidden(held.name(), "whole"),
+            Owner::Project(_) => hidden(held.name(), &format!("{}.whole", self.user)),
+        };
+        self.begin(&held, &whole)?;
+        let mut origin = proof.and_then(|proof| proof.origin);
+        let mut wrapped = None;
+        let key = match from {
+            Origin::Outside(_) if seal => Some(sealed::new_key()?),
+            _ => None,
+        };
+        let (source, file) = match from {
+            Origin::Outside(path) => {
+                let (source, file, print) = self.source(path, part.owner, control)?;
+                // As it was before it was read: what changes meanwhile is another content the next time.
+                origin = Some(print);
+                (source, file)
+            }
+            Origin::Peer(peer) => {
+                let Some(proof) = proof else {
+                    let text = "data from another node must be known before";
+                    return Err(Refusal::new(Code::Invalid, text));
+                };
+                if proof.sealed {
+                    wrapped = Some(self.key_from(part, peer, control)?);
+                }
+                (self.remote(part, peer, proof, control)?, proof.file.clone())
+            }
+        };
+        let dest = held.path_of(&[&whole, &b"/tree"[..]].concat());
+        let staging = held.path_of(&[&whole, &b"/staging"[..]].concat());
+        let job = CopyJob {
+            seal: key.clone(),
+            ..copying(vec![source], dest, staging)
+        };
+        let report = match from {
+            Origin::Outside(path) => {
+                let (mover, limiter) = (self.outside_mover(path)?, self.outside.clone());
+                mover.copy_limited(&job, control, limiter)
+            }
+            Origin::Peer(_) => self.mover.copy_limited(&job, control, self.between.clone()),
+        };
+        let mut report = report.map_err(|e| told(&e, &[&held]))?;
+        let mut manifest = report.manifests.pop().unwrap_or_default();
+        if let (Owner::Project(gid), Origin::Outside(_)) = (part.owner, from) {
+            self.share(&held, &job.dest, gid, &mut manifest)?;
+        }
+        if key.is_some() {
+            manifest = self.as_it_lies(&held, &job.dest, control)?;
+        }
+        let mut there = self.label(&held, &whole, &manifest, (file, origin))?;
+        // Until it has its name: who wraps all keys anew comes before, or finds it.
+        let keys = self.keys();
+        let key = match &wrapped {
+            Some(wrapped) => Some(sealed::unwrapped(&keys, (part, &there), wrapped)?),
+            None => key,
+        };
+        if let Some(key) = &key {
+            sealed::keep_key((&held, &whole), (part, &there), (key, &keys))?;
+        }
+        there.sealed = key.is_some();
+        if let Some(proof) = proof
+            && *proof != there
+        {
+            self.mover
+                .remove(&held.path_of(&whole))
+                .map_err(|e| told(&e, &[&held]))?;
+            let text = format!("the received data of {part} differs from the published data");
+            return Err(Refusal::new(Code::Corrupt, text));
+        }
+        self.publish_as(&held, &whole)?;
+        Ok(Worked::Proven {
+            proof: there,
+            moved: report.bytes,
+        })
+    }
+
+    fn prepare(
+        &self,
+        (job, dataset): (Job, &str),
+        parts: &[Published],
+        (store, in_memory): (&str, bool),
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let root = self.root_of(store)?;
+        let place = (Some(root).filter(|_| !in_memory), true);
+        let held = self.of_job(job, Which::Written, dataset, place)?;
+        if held.stat()?.is_some() {
+            return Ok(Worked::Done);
+        }
+        let whole = hidden(held.name(), "whole");
+        self.clear(&held, &whole)?;
+        match parts {
+            [] => {
+                let made =
+                    rustix::fs::mkdirat(held.folder(), &whole[..], Mode::from_raw_mode(0o755));
+                made.map_err(|e| held.failed("make", e))?;
+            }
+            parts if in_memory => {
+                self.open_into(&held, parts, control)?;
+                return Ok(Worked::Done);
+            }
+            parts => {
+                let roots = self.trees_of(None, parts, control)?;
+                let copied = self
+                    .mover
+                    .clone_view(&roots.trees(), &held.path_of(&whole), control);
+                copied.map_err(|e| told(&e, &roots.held()))?;
+            }
+        }
+        held.rename(&whole, &held, false)?;
+        Ok(Worked::Done)
+    }
+
+    fn view(
+        &self,
+        (job, dataset): (Job, &str),
+        parts: &[Published],
+        (store, in_memory): (&str, bool),
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        let root = self.root_of(store)?;
+        let place = (Some(root).filter(|_| !in_memory), true);
+        let held = self.of_job(job, Which::Read, dataset, place)?;
+        if held.stat()?.is_some() {
+            return Ok(Worked::Done);
+        }
+        if in_memory {
+            self.open_into(&held, parts, control)?;
+            return Ok(Worked::Done);
+        }
+        let whole = hidden(held.name(), "whole");
+        self.clear(&held, &whole)?;
+        let roots = self.trees_of(Some(root), parts, control)?;
+        let linked = self.mover.link_view(&roots.trees(), &held.path_of(&whole));
+        linked.map_err(|e| told(&e, &roots.held()))?;
+        held.rename(&whole, &held, false)?;
+        Ok(Worked::Done)
+    }
+
+    /// Parts in the clear, in this store, or wherever they lie.
+    fn trees_of(
+        &self,
+        root: Option<&Path>,
+        parts: &[Published],
+        control: &Control,
+    ) -> Result<Roots, Refusal> {
+        let root = |published: &Published| {
+            let part = &published.part;
+            let root = root.unwrap_or_else(|| self.where_is(part));
+            let (held, manifest, proof) = self.published_at(root, published)?;
+            match proof.sealed {
+                false => {
+                    self.check_if_changed(part, (&held, &manifest), control)?;
+                    Ok((held, manifest))
+                }
+                true => {
+                    let text =
+                        format!("{part} is encrypted: it is opened into a job's memory only");
+                    Err(Refusal::new(Code::Denied, text))
+                }
+            }
+        };
+        parts.iter().map(root).collect::<Result<_, _>>().map(Roots)
+    }
+
+    /// Removes what of a folder is other nodes'.
+    fn cut(&self, from: &Held, slice: Option<&Slice>, control: &Control) -> Result<(), Refusal> {
+        let Some(slice) = slice else {
+            return Ok(());
+        };
+        let list = self.mover.list(&from.path(), control);
+        let list = list.map_err(|e| told(&e, &[from]))?;
+        let is_own = |path: &[u8]| match slice.rule.rank(path) {
+            Some(rank) => (slice.first..slice.end).contains(&rank),
+            None => slice.rest,
+        };
+        // Folders that hold something of this node stay; the others go when they are empty.
+        let strange = list.entries.iter().filter(|e| !is_own(&e.path));
+        let (folders, files): (Vec<_>, Vec<_>) = strange.partition(|e| e.is_folder());
+        let failed = |e: rustix::io::Errno| from.failed("cut", e);
+        let top = tarn_sys::beneath::Root::open(&from.path()).map_err(failed)?;
+        for entry in files {
+            let (folder, name) = top.holder(&entry.path).map_err(failed)?;
+            let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+            let removed = self.mover.remove(&folder.join(OsStr::from_bytes(name)));
+            removed.map_err(|e| told(&e, &[from]))?;
+        }
+        for entry in folders.iter().rev() {
+            let (folder, name) = top.holder(&entry.path).map_err(failed)?;
+            match rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(rustix::io::Errno::NOTEMPTY | rustix::io::Errno::NOENT) => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, thing: &Thing) -> Result<(), Refusal> {
+        let what = match thing {
+            Thing::Part(part) | Thing::Copy(part, _) => part.to_string(),
+            Thing::Job(job) => lent_to(*job),
+        };
+        let _claim = self.claim(what);
+        if let Thing::Job(job) = thing {
+            self.withdraw(*job);
+        }
+        match thing {
+            Thing::Copy(_, store) => self.remove_from(self.root_of(store)?, thing),
+            _ => self
+                .roots()
+                .try_for_each(|root| self.remove_from(root, thing)),
+        }
+    }
+
+    fn remove_from(&self, root: &Path, thing: &Thing) -> Result<(), Refusal> {
+        let held = match thing {
+            Thing::Part(part) | Thing::Copy(part, _) => self.part(root, part, false),
+            Thing::Job(job) => {
+                let owner = Owner::User(self.user);
+                self.held(root, Path::new(&format!("{owner}/j/{job}")), false)
+            }
+        };
+        let held = match held {
+            Err(why) if why.code == Code::NotFound => return Ok(()),
+            other => other?,
+        };
+        if held.stat()?.is_some() {
+            self.discard(&held)?;
+        }
+        if let Some(part) = thing.part() {
+            self.prune(root, part);
+        }
+        Ok(())
+    }
+
+    /// Folders above a part that hold nothing any more go too.
+    fn prune(&self, root: &Path, part: &Part) {
+        let Some(folder) = part.folder() else {
+            return;
+        };
+        // Those of a project that all its datasets lie in are root's to make.
+        let most = match part.owner {
+            Owner::User(_) => 3,
+            Owner::Project(_) => 2,
+        };
+        for above in folder.ancestors().skip(1).take(most) {
+            let Ok(held) = self.held(root, above, false) else {
+                return;
+            };
+            let flags = AtFlags::REMOVEDIR;
+            if rustix::fs::unlinkat(held.folder(), held.name(), flags).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// An empty folder of this hidden name.
+    fn begin(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+        self.clear(held, whole)?;
+        let made = rustix::fs::mkdirat(held.folder(), whole, Mode::from_raw_mode(0o755));
+        made.map_err(|e| held.failed("make", e))
+    }
+
+    fn clear(&self, held: &Held, name: &[u8]) -> Result<(), Refusal> {
+        let removed = self.mover.remove(&held.path_of(name));
+        removed.map_err(|e| told(&e, &[held]))
+    }
+
+    /// Removes something, by way of another name.
+    fn discard(&self, held: &Held) -> Result<(), Refusal> {
+        let gone = hidden(held.name(), "gone");
+        self.clear(held, &gone)?;
+        self.forget_key(held);
+        held.aside(&gone)?;
+        self.clear(held, &gone)
+    }
+
+    /// What a tree holds, sealed or not.
+    fn as_it_lies(&self, held: &Held, tree: &Path, control: &Control) -> Result<Manifest, Refusal> {
+        let manifest = self.mover.digest(tree, control);
+        manifest.map_err(|e| told(&e, &[held]))
+    }
+
+    /// Writes what a whole folder holds beside its tree.
+    fn label(
+        &self,
+        held: &Held,
+        whole: &[u8],
+        manifest: &Manifest,
+        (file, origin): (Option<String>, Option<Hash>),
+    ) -> Result<Proof, Refusal> {
+        let bytes = manifest.encode();
+        write(held, whole, "manifest", &bytes)?;
+        if let Some(name) = &file {
+            write(held, whole, "file", name.as_bytes())?;
+        }
+        if let Some(origin) = &origin {
+            write(held, whole, SOURCE, origin.to_string().as_bytes())?;
+        }
+        prove(manifest, &bytes, (file, origin)).ok_or_else(|| {
+            let text = format!("`{}` was not hashed completely", held.place());
+            Refusal::new(Code::Internal, text)
+        })
+    }
+
+    /// Gives a whole folder its name, durably, and before that what lies in it.
+    fn publish_as(&self, held: &Held, whole: &[u8]) -> Result<(), Refusal> {
+        // Without the mark, it is read again before it is used.
+        let _ = untouched::mark(&held.path_of(&[whole, b"/tree"].concat()), Holds::Always);
+        held.sync_inside(whole)?;
+        held.rename(whole, held, false)?;
+        held.sync()
+    }
+}
+
+/// Parts that are here, with what they hold.
+struct Roots(Vec<(Held, Manifest)>);
+
+impl Roots {
+    fn trees(&self) -> Vec<(PathBuf, Manifest)> {
+        let tree = |held: &Held| held.path_of(&[held.name(), b"/tree"].concat());
+        self.0
+            .iter()
+            .map(|(held, m)| (tree(held), m.clone()))
+            .collect()
+    }
+
+    fn held(&self) -> Vec<&Held> {
+        self.0.iter().map(|(held, _)| held).collect()
+    }
+}
+
+/// A copy to the tier.
+fn copying(sources: Vec<CopySource>, dest: PathBuf, staging: PathBuf) -> CopyJob {
+    CopyJob {
+        sources,
+        dest,
+        staging,
+        replace: false,
+        verify: Verify::Copy,
+        sync: true,
+        rate: 0,
+        latency: 0,
+        arrivals: None,
+        seal: None,
+    }
+}
+
+fn prove(
+    manifest: &Manifest,
+    bytes: &[u8],
+    (file, origin): (Option<String>, Option<Hash>),
+) -> Option<Proof> {
+    Some(Proof {
+        hash: manifest.hash()?,
+        bytes: manifest.bytes(),
+        entries: manifest.entries.len() as u64,
+        manifest: bytes.len() as u64,
+        file,
+        origin,
+        sealed: false,
+    })
+}
+
+/// Writes a small file into a folder that is being made.
+fn write(held: &Held, whole: &[u8], name: &str, content: &[u8]) -> Result<(), Refusal> {
+    let written = || {
+        let path = held.path_of(&[whole, b"/", name.as_bytes()].concat());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666))?;
+        let mut file = std::fs::File::from(opened);
+        std::io::Write::write_all(&mut file, content)?;
+        file.sync_all()
+    };
+    written().map_err(|e: std::io::Error| {
+        let errno = rustix::io::Errno::from_io_error(&e);
+        held.failed("write beside", errno.unwrap_or(rustix::io::Errno::IO))
+    })
+}
+
+/// What is claimed by who lends a job's pieces, or removes them.
+fn lent_to(job: Job) -> String {
+    format!("{job} lends")
+}
+
+fn hidden(name: &[u8], what: &str) -> Vec<u8> {
+    [HIDDEN.as_bytes(), name, b".", what.as_bytes()].concat()
+}
+
+/// Reads a file that lies where a user may have put anything: a plain one of at most so many bytes, and nothing that it leads to.
+fn read_small(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let about = file.metadata()?;
+    if !about.is_file() || about.len() > most {
+        return Err(std::io::Error::other("it is no file of tarn's"));
+    }
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, most), &mut bytes)?;
+    Ok(bytes)
+}

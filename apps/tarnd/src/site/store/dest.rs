@@ -1,0 +1,154 @@
+//! What goes outside: one rule for folders and trees of an object store. Only what tarn has put there for the same owner is replaced.
+
+use super::{Store, copying};
+use crate::work::{Endpoint, Held, told};
+use rustix::fs::{Access, AtFlags};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use tarn_node::{Destination, Intent, real_folder};
+use tarn_ports::{Control, CopyJob, CopyReport, CopySource, Delivery, Mover, MoverError, Over};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Owner, Worked};
+use tarn_types::event::{Failure, FailureKind};
+use tarn_types::object::is_object;
+use tarn_types::part::Verify;
+
+/// What a job whose delivery is refused waits for.
+const REMEDY: &str = "let the job's data be delivered again";
+
+fn exists(why: String) -> Refusal {
+    Refusal::new(Code::Exists, why)
+}
+
+impl Store {
+    /// Whether what belongs to this owner may be put there, before it is made.
+    pub(super) fn check_dest(
+        &self,
+        dest: &Path,
+        owner: &str,
+        control: &Control,
+    ) -> Result<Worked, Refusal> {
+        if is_object(dest) {
+            let mover = self.outside_mover(dest)?;
+            let may = mover.may_deliver(dest, owner, control);
+            return may.map(|()| Worked::Done).map_err(|e| told(&e, &[]));
+        }
+        let real = self.real_dest(dest)?;
+        // Folders that are missing are made with the delivery.
+        let above = real.ancestors().skip(1).find(|a| a.exists());
+        let above = above.unwrap_or(Path::new("/"));
+        may_write(above)?;
+        let place = Destination::beside(&real, owner, REMEDY);
+        place.check(&self.mover).map_err(exists)?;
+        Ok(Worked::Done)
+    }
+
+    /// The folder that is meant, apart from the node's own stores.
+    fn real_dest(&self, dest: &Path) -> Result<PathBuf, Refusal> {
+        let real = real_folder(dest).map_err(exists)?;
+        let own = |root: &Path| root.join(Owner::User(self.user).to_string());
+        let spaces = self.roots().map(|root| ("store".to_owned(), own(root)));
+        let spaces: Vec<(String, PathBuf)> = spaces.collect();
+        crate::work::check_outside(real.as_os_str().as_bytes(), &spaces)?;
+        Ok(real)
+    }
+
+    /// Puts trees into an object store, as one. Only what the owner has put there is replaced.
+    pub(super) fn put(
+        &self,
+        sources: Vec<CopySource>,
+        (dest, owner): (&Path, &str),
+        held: &[Held],
+        control: &Control,
+    ) -> Result<CopyReport, Refusal> {
+        if owner.is_empty() {
+            let text = "the controller is older than this node's tarnd and does not know object stores: update it";
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        let mover = self.outside_mover(dest)?;
+        let job = Delivery {
+            sources,
+            dest: dest.to_owned(),
+            owner: owner.to_owned(),
+            over: Over::Own,
+            single: false,
+            verify: Verify::Readback,
+            rate: 0,
+            latency: 0,
+        };
+        let report = mover.deliver_limited(&job, control, self.outside.clone());
+        report.map_err(|e| told(&e, &held.iter().collect::<Vec<_>>()))
+    }
+
+    /// Writes trees to a folder outside, as one.
+    pub(super) fn write(
+        &self,
+        sources: Vec<CopySource>,
+        (dest, owner): (&Path, &str),
+        held: &[Held],
+        control: &Control,
+    ) -> Result<CopyReport, Refusal> {
+        let real = self.real_dest(dest)?;
+        let path = real.as_os_str().as_bytes().to_vec();
+        let to = Held::open(&Endpoint::Path { space: None, path }, true)?;
+        let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
+        let may = rustix::fs::accessat(to.folder(), ".", write, plain);
+        may.map_err(|e| to.failed("write to", e))?;
+        let mut known: Vec<&Held> = held.iter().collect();
+        known.push(&to);
+        let failed = |failure: Failure| told(&of_failure(failure), &known);
+        let place = Destination::beside(&to.path(), owner, REMEDY);
+        place.check(&self.mover).map_err(|why| {
+            failed(Failure {
+                kind: FailureKind::Conflict,
+                message: why,
+            })
+        })?;
+        let manifests: Vec<_> = sources.iter().filter_map(|s| s.manifest.as_ref()).collect();
+        let mut intent = place.declare(&manifests, &self.mover).map_err(failed)?;
+        let delivered = self.deliver(sources, &mut intent, control);
+        match delivered {
+            Ok(report) => {
+                intent.fulfil(&report.manifests).map_err(failed)?;
+                Ok(report)
+            }
+            Err(e) => {
+                intent.abandon(&self.mover);
+                Err(told(&e, &known))
+            }
+        }
+    }
+
+    fn deliver(
+        &self,
+        sources: Vec<CopySource>,
+        intent: &mut Intent,
+        control: &Control,
+    ) -> Result<CopyReport, MoverError> {
+        let job = CopyJob {
+            verify: Verify::Readback,
+            ..copying(
+                sources,
+                intent.ready().to_path_buf(),
+                intent.staging().to_path_buf(),
+            )
+        };
+        let limiter = self.outside.clone();
+        let report = self.mover.copy_limited(&job, control, limiter)?;
+        intent.confirm(&report.manifests).map_err(of_failure)?;
+        intent.publish(&self.mover).map_err(of_failure)?;
+        Ok(report)
+    }
+}
+
+fn may_write(folder: &Path) -> Result<(), Refusal> {
+    let (write, plain) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty());
+    rustix::fs::accessat(rustix::fs::CWD, folder, write, plain).map_err(|e| {
+        let text = format!("cannot write to `{}`: {e}", folder.display());
+        Refusal::new(Code::Denied, text)
+    })
+}
+
+fn of_failure(failure: Failure) -> MoverError {
+    MoverError::new(failure.kind, failure.message)
+}

@@ -1,0 +1,259 @@
+//! What there is in a user's part of a store, and what is left of half-done work.
+
+use super::{HIDDEN, MADE, Store};
+use crate::work::{Held as Opened, told};
+use std::path::{Path, PathBuf};
+use tarn_node::looks_like;
+use tarn_node::untouched::{self, Changes, Holds};
+use tarn_ports::{Control, Mover};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Held, Holding, Owner, Part, Proof, Worked, is_name};
+use tarn_types::manifest::Manifest;
+
+/// Bytes that are told of what one owner has here, and of all owners that one worker tells of.
+const MOST_OF_OWNER: usize = 4 << 20;
+const MOST: usize = 24 << 20;
+
+/// What is told, and who has more.
+#[derive(Default)]
+struct Told {
+    all: Vec<Holding>,
+    /// Bytes of all of it.
+    weight: usize,
+    partial: Vec<Owner>,
+}
+
+impl Told {
+    /// Tells of something, if there is room for it in what is told of its owner. False if nothing more of theirs is told.
+    fn add(&mut self, owner: Owner, room: &mut usize, holding: Holding) -> bool {
+        let weight = holding.weight();
+        if weight > *room || self.weight + weight > MOST {
+            self.partial.push(owner);
+            *room = 0;
+            return false;
+        }
+        *room -= weight;
+        self.weight += weight;
+        self.all.push(holding);
+        true
+    }
+}
+
+impl Store {
+    pub(super) fn inventory(&self, projects: &[Gid]) -> Result<Worked, Refusal> {
+        let mut told = Told::default();
+        let own = Owner::User(self.user);
+        let projects = projects.iter().map(|gid| Owner::Project(*gid));
+        for owner in std::iter::once(own).chain(projects) {
+            let mut room = MOST_OF_OWNER;
+            for place in &self.places {
+                let is_all = (owner != own || self.jobs_in(place, &mut room, &mut told)?)
+                    && self.parts_of(owner, place, &mut room, &mut told)?;
+                if !is_all {
+                    break;
+                }
+            }
+        }
+        Ok(Worked::Inventory {
+            holds: told.all,
+            partial: told.partial,
+        })
+    }
+
+    /// A part whose tree does not look as it was published (names, kinds, modes, sizes, times), or that has got other entries since, is read
+    /// again before a job uses it.
+    pub(super) fn check_if_changed(
+        &self,
+        part: &Part,
+        (held, manifest): (&Opened, &Manifest),
+        control: &Control,
+    ) -> Result<(), Refusal> {
+        let tree = held.path_of(&[held.name(), b"/tree"].concat());
+        let listed = self.mover.list(&tree, control);
+        // Views of jobs link to its files.
+        let is_as_marked = || untouched::is_untouched(&tree, Holds::Always, Changes::Entries);
+        if listed.is_ok_and(|listed| looks_like(&listed, manifest)) && is_as_marked() {
+            return Ok(());
+        }
+        let mut same = Ok(());
+        untouched::read_and_mark(&tree, Holds::Always, || {
+            same = self.mover.verify(&tree, manifest, control);
+            same.is_ok()
+        });
+        same.map_err(|e| {
+            let why = told(&e, &[held]);
+            let text = format!(
+                "{part} was changed on this node since it was published: {}. `tarn data rm` removes it, and the next job that needs it has it brought or made again",
+                why.text
+            );
+            Refusal::new(why.code, text)
+        })
+    }
+
+    fn jobs_in(
+        &self,
+        (store, root): &(String, PathBuf),
+        room: &mut usize,
+        told: &mut Told,
+    ) -> Result<bool, Refusal> {
+        let own = Owner::User(self.user);
+        for name in self.names(root, Path::new(&format!("{own}/j")))? {
+            if let Ok(job) = name.parse() {
+                let held = self.held(root, Path::new(&format!("{own}/j/{job}")), false)?;
+                let holding = Holding {
+                    store: store.clone(),
+                    held: Held::Job(job),
+                    proof: None,
+                    is_behind: false,
+                    stored: self.mover.stored(&held.path()).unwrap_or(0),
+                };
+                if !told.add(own, room, holding) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn parts_of(
+        &self,
+        owner: Owner,
+        (store, root): &(String, PathBuf),
+        room: &mut usize,
+        told: &mut Told,
+    ) -> Result<bool, Refusal> {
+        let top = PathBuf::from(format!("{owner}/d"));
+        // What has no name of a dataset is none.
+        let named = |folder: &Path| -> Result<Vec<String>, Refusal> {
+            let mut names = self.names(root, folder)?;
+            names.retain(|name| is_name(name));
+            Ok(names)
+        };
+        for workflow in named(&top)? {
+            for dataset in named(&top.join(&workflow))? {
+                let folder = top.join(&workflow).join(&dataset);
+                for version in self.names(root, &folder)? {
+                    for part in self.names(root, &folder.join(&version))? {
+                        let (Ok(version), Ok(part)) = (version.parse(), part.parse()) else {
+                            continue;
+                        };
+                        let part = Part {
+                            owner,
+                            workflow: workflow.clone(),
+                            dataset: dataset.clone(),
+                            version,
+                            part,
+                        };
+                        let found = self.manifest_at(root, &part).ok();
+                        let is_behind = found.as_ref().is_some_and(|(held, _, proof)| {
+                            self.stays_behind(held, (&part, proof))
+                        });
+                        let proof = found.map(|(_, _, proof)| proof);
+                        let holding = Holding {
+                            store: store.clone(),
+                            stored: proof.as_ref().map_or(0, |p| p.bytes),
+                            held: Held::Part(part),
+                            proof,
+                            is_behind,
+                        };
+                        if !told.add(owner, room, holding) {
+                            return Ok(false);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the newest secret does not wrap a part's key, after all that this worker can do: in a project its maker alone can.
+    fn stays_behind(&self, held: &super::Held, about: (&Part, &Proof)) -> bool {
+        let is_own = held
+            .stat()
+            .is_ok_and(|about| about.is_some_and(|about| about.st_uid == self.user));
+        let behind = match is_own {
+            true => self.wrap_anew(held, about).map(|()| false),
+            false => self.is_behind(held, about.0),
+        };
+        behind.unwrap_or_else(|why| {
+            tracing::warn!("the key of {} is not wrapped again: {why}", about.0);
+            true
+        })
+    }
+
+    /// The names in a folder of a store that are not hidden; none if there is no such folder.
+    fn names(&self, root: &Path, folder: &Path) -> Result<Vec<String>, Refusal> {
+        let held = match self.held(root, &folder.join("."), false) {
+            Err(why) if why.code == Code::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let failed = |e: rustix::io::Errno| held.failed("list", e);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Removes what earlier workers have half done.
+    pub(super) fn sweep(&self) {
+        for root in self.roots() {
+            self.sweep_store(root);
+        }
+    }
+
+    fn sweep_store(&self, root: &Path) {
+        let own = PathBuf::from(Owner::User(self.user).to_string());
+        let mut folders = vec![own.join("j")];
+        let projects = self.projects.iter();
+        let projects = projects.map(|gid| PathBuf::from(Owner::Project(*gid).to_string()));
+        for owner in projects.chain([own.clone()]) {
+            for workflow in self.names(root, &owner.join("d")).unwrap_or_default() {
+                let workflow = owner.join("d").join(workflow);
+                for dataset in self.names(root, &workflow).unwrap_or_default() {
+                    let dataset = workflow.join(dataset);
+                    let versions = self.names(root, &dataset).unwrap_or_default();
+                    folders.extend(versions.iter().map(|v| dataset.join(v)));
+                }
+            }
+        }
+        for job in self.names(root, &own.join("j")).unwrap_or_default() {
+            for which in ["w", "v"] {
+                folders.push(own.join("j").join(&job).join(which));
+            }
+        }
+        for folder in folders {
+            if let Err(why) = self.sweep_folder(root, &folder) {
+                tracing::warn!("a leftover stays: {why}");
+            }
+        }
+    }
+
+    fn sweep_folder(&self, root: &Path, folder: &Path) -> Result<(), Refusal> {
+        let held = match self.held(root, &folder.join("."), false) {
+            Err(why) if why.code == Code::NotFound => return Ok(()),
+            other => other?,
+        };
+        let failed = |e: rustix::io::Errno| held.failed("list", e);
+        for entry in rustix::fs::Dir::read_from(held.folder()).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            let is_left = name.starts_with(HIDDEN.as_bytes()) && !name.ends_with(MADE.as_bytes());
+            // A project's other members go on with theirs.
+            let is_own = || {
+                let about = held.stat_of(name);
+                about.is_ok_and(|about| about.is_some_and(|about| about.st_uid == self.user))
+            };
+            if is_left && is_own() {
+                self.clear(&held, name)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Partitions that lie over the nodes of a job: the pieces here for the job's tasks and those of its other nodes.
+
+use super::Store;
+use super::outside::client;
+use super::sealed::Which;
+use crate::pieces::{Lending, Others};
+use crate::work::Held;
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, PoisonError};
+use tarn_data_plane::{Client, Way};
+use tarn_munge::KEY_BYTES;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Job, Peer, Worked};
+
+/// The socket for tasks, in the folder of the first of a job's partitions that are spread (docs/internals/site.md, "What a job sees").
+const SOCKET: &str = "tarnd";
+
+/// What of a job's partitions is lent here. Dropped in this order.
+pub(super) struct Shared {
+    _lending: Lending,
+    followers: Arc<Followers>,
+    /// The folders: what is opened is beneath them, whatever their names lead to meanwhile.
+    _folders: Vec<Held>,
+}
+
+/// The workers of the job's user on its other nodes.
+struct Followers {
+    node: String,
+    user: u32,
+    key: [u8; KEY_BYTES],
+    way: Way,
+    peers: Mutex<BTreeMap<String, Peer>>,
+}
+
+impl std::fmt::Debug for Followers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Followers of {}", self.node)
+    }
+}
+
+impl Others for Followers {
+    fn own(&self) -> String {
+        self.node.clone()
+    }
+
+    fn client(&self, node: &str) -> Result<Arc<Client>, Refusal> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let peer = peers.get(node).cloned();
+        drop(peers);
+        let peer = peer.ok_or_else(|| {
+            let text = format!("`{}` is no node of this job", node.escape_debug());
+            Refusal::new(Code::NotFound, text)
+        })?;
+        client(&peer, (&self.key, self.user), &self.way).map(Arc::new)
+    }
+
+    fn way(&self) -> &Way {
+        &self.way
+    }
+}
+
+impl Store {
+    /// Lends a job's pieces, if that is not done already.
+    pub(super) fn offer(
+        &self,
+        job: Job,
+        partitions: &[(String, String)],
+    ) -> Result<Worked, Refusal> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let serving = Worked::Serving { port: self.port() };
+        if shared.contains_key(&job) {
+            return Ok(serving);
+        }
+        let mut folders = Vec::with_capacity(partitions.len());
+        let mut names = BTreeMap::new();
+        for (name, store) in partitions {
+            let root = self.root_of(store)?;
+            let held = self.of_job(job, Which::Lent, name, (Some(root), false))?;
+            if held.stat()?.is_none() {
+                return Err(held.missing());
+            }
+            names.insert(name.clone(), held.path());
+            folders.push(held);
+        }
+        let Some(first) = folders.first() else {
+            let text = format!("job {job} has nothing that is divided over its nodes");
+            return Err(Refusal::new(Code::Invalid, text));
+        };
+        let failed = |e: std::io::Error| {
+            let text = format!("the socket for partitions of job {job} cannot be made: {e}");
+            Refusal::new(Code::Io, text)
+        };
+        let socket = first.path().join(SOCKET);
+        // Of a worker before this one.
+        match std::fs::remove_file(&socket) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
+        }
+        let followers = Arc::new(Followers {
+            node: self.node.clone(),
+            user: self.user,
+            key: self.key,
+            way: self.way.clone(),
+            peers: Mutex::default(),
+        });
+        let name = format!("@job.{job}");
+        let others = Arc::clone(&followers) as Arc<dyn Others>;
+        let lending = self.lent.lend(name, names, others, &socket);
+        let entry = Shared {
+            _lending: lending.map_err(failed)?,
+            followers,
+            _folders: folders,
+        };
+        shared.insert(job, entry);
+        Ok(serving)
+    }
+
+    /// Where the others are that have pieces. Of who is not told of, what was told before holds.
+    pub(super) fn join(&self, job: Job, peers: Vec<Peer>) -> Result<Worked, Refusal> {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(shared) = shared.get(&job) else {
+            let text = format!("nothing is lent to job {job} here any more");
+            return Err(Refusal::new(Code::Busy, text));
+        };
+        let mut known = shared
+            .followers
+            .peers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.extend(peers.into_iter().map(|peer| (peer.node.clone(), peer)));
+        Ok(Worked::Done)
+    }
+
+    /// A job's pieces are lent no more: streams to them are cut.
+    pub(super) fn withdraw(&self, job: Job) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = shared.remove(&job);
+        drop(shared);
+        // It waits for streams to end; others' jobs do not.
+        drop(ended);
+    }
+
+    /// Whether this process has pieces to lend.
+    pub(in crate::site) fn lends(&self) -> bool {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        !shared.is_empty()
+    }
+}

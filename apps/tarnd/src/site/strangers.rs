@@ -1,0 +1,120 @@
+//! Connections of those who have not proven who they are: as many as there are places, and when these are taken, the oldest of the
+//! address that has most of them goes. So who opens many crowds out their own.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tarn_types::strangers::sent_away;
+
+/// Those at a time, of all addresses and of one.
+const MOST: usize = 1024;
+const MOST_OF_ONE: usize = 256;
+
+/// All of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Strangers(Arc<Mutex<All>>);
+
+#[derive(Debug, Default)]
+struct All {
+    next: u64,
+    open: BTreeMap<u64, (IpAddr, TcpStream)>,
+}
+
+/// A connection's place, given back at the end, or when it has proven who it is.
+#[derive(Debug)]
+pub(crate) struct Place(Strangers, u64);
+
+/// Whom an address stands for: of IPv6 a host may have a whole network, and of IPv4 each has one, however it is written.
+fn whose(from: SocketAddr) -> IpAddr {
+    match from.ip().to_canonical() {
+        IpAddr::V6(ip) => {
+            let network = u128::from(ip) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        ip => ip,
+    }
+}
+
+impl Strangers {
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection. Who had to go for it, if anybody.
+    ///
+    /// # Errors
+    /// When there is no descriptor for it.
+    pub(crate) fn admit(
+        &self,
+        stream: &TcpStream,
+        from: SocketAddr,
+    ) -> std::io::Result<(Place, Option<IpAddr>)> {
+        let (closer, from) = (stream.try_clone()?, whose(from));
+        let mut all = self.all();
+        let own = all.open.iter().filter(|(_, (ip, _))| *ip == from);
+        let (count, oldest) = (own.clone().count(), own.map(|(n, _)| *n).next());
+        let goes = match () {
+            () if count >= MOST_OF_ONE => oldest,
+            () if all.open.len() >= MOST => {
+                sent_away(all.open.iter().map(|(n, (ip, _))| (*n, *ip)))
+            }
+            () => None,
+        };
+        let gone = goes.and_then(|number| all.open.remove(&number));
+        let number = all.next;
+        all.next += 1;
+        all.open.insert(number, (from, closer));
+        drop(all);
+        // Its thread ends by that.
+        let gone = gone.map(|(ip, stream)| {
+            let _ = stream.shutdown(Shutdown::Both);
+            ip
+        });
+        Ok((Place(self.clone(), number), gone))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.all().open.remove(&self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_crowd_makes_room_for_itself() {
+        crate::server::raise_descriptors();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let connect = || {
+            let near = TcpStream::connect(at).unwrap();
+            (near, listener.accept().unwrap().0)
+        };
+        let strangers = Strangers::default();
+        let crowd = SocketAddr::from(([10, 0, 0, 1], 1));
+        let other = SocketAddr::from(([10, 0, 0, 2], 1));
+        let (mut quiet, far) = connect();
+        let _other = strangers.admit(&far, other).unwrap();
+        let mut places = Vec::new();
+        let (mut first, far) = connect();
+        places.push(strangers.admit(&far, crowd).unwrap());
+        for n in 1..=MOST_OF_ONE {
+            let (near, far) = connect();
+            let admitted = strangers.admit(&far, crowd).unwrap();
+            assert_eq!(admitted.1.is_some(), n == MOST_OF_ONE, "{n}");
+            places.push(admitted);
+            drop(near);
+        }
+        // The first of the crowd was closed; who came before, from elsewhere, was not.
+        assert_eq!(first.read(&mut [0]).unwrap(), 0);
+        quiet.set_nonblocking(true).unwrap();
+        assert!(quiet.read(&mut [0]).is_err());
+        places.clear();
+        assert_eq!(strangers.all().open.len(), 1);
+    }
+}

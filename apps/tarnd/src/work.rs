@@ -1,0 +1,483 @@
+//! The threads that touch files: as many as there are tasks under way, at most [`MAX_THREADS`]. Idle ones sleep.
+
+mod copy;
+mod memory;
+mod object;
+mod partition;
+mod place;
+mod remote;
+mod survey;
+
+use crate::connection::Region;
+use crate::peers::{Peers, handed};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tarn_mover::Trees;
+use tarn_mover::throttle::Limiter;
+use tarn_node::machine;
+use tarn_node::sockets::Near;
+use tarn_ports::Control;
+use tarn_proto::local::{Allocation, Code, Kind, Place, Refusal, TaskId, TaskSpec, Uid, Verify};
+use tarn_tasks::{Event, Finish, Outside, Size, Task};
+use tarn_types::cluster::Socket;
+use tarn_types::object::ObjectUrl;
+
+pub(crate) use copy::{SINGLE, list_of, release};
+pub(crate) use memory::hash_memory;
+pub(crate) use partition::{Lending, Lent, Wanted, list, serve};
+pub(crate) use place::{
+    Held, Id, above, check_outside, hidden, id_of, kind_of, open_folder, set_tag, told,
+};
+
+/// Threads that touch files; each copy may use some of the mover's beside it.
+const MAX_THREADS: usize = 64;
+
+/// One end of a movement.
+#[derive(Debug, Clone)]
+pub(crate) enum Endpoint {
+    /// A path: below a space's root, or outside.
+    Path {
+        /// The space's name and root; `None` outside.
+        space: Option<(String, PathBuf)>,
+        /// Relative to it, or absolute.
+        path: Vec<u8>,
+    },
+    /// An object of a store outside, or a tree of them.
+    Object(ObjectUrl),
+    /// Memory of a program.
+    Memory {
+        region: Region,
+        offset: u64,
+        length: u64,
+    },
+    /// A place of another node.
+    Far {
+        node: String,
+        space: String,
+        path: Vec<u8>,
+    },
+}
+
+/// What a task does, with everything that it names found.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) id: TaskId,
+    pub(crate) verb: Verb,
+    pub(crate) from: Endpoint,
+    /// Of copies and moves.
+    pub(crate) to: Option<Endpoint>,
+    /// Of a partition: the bytes that it is to have.
+    pub(crate) allocation: Option<(u64, Allocation)>,
+    /// Names and roots of the dataspaces, which a destination outside must have nothing to do with.
+    pub(crate) spaces: Vec<(String, PathBuf)>,
+    /// The node that does it for this one, and what it is asked for.
+    pub(crate) handed: Option<(String, TaskSpec)>,
+    pub(crate) verify: Verify,
+    pub(crate) rate: u64,
+    pub(crate) durable: bool,
+    pub(crate) replace: bool,
+    /// Whether an earlier tarnd may have begun it.
+    pub(crate) resumed: bool,
+    /// What was reserved for it.
+    pub(crate) room: u64,
+    /// What it has half done stays when it is stopped: it will go on.
+    pub(crate) keep: Arc<AtomicBool>,
+    /// Another node that it needs has not answered, or not as it should.
+    pub(crate) peer_failed: Arc<AtomicBool>,
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Copy,
+    Move,
+    Remove,
+    Allocate,
+}
+
+/// Memory that tasks use: (source, destination).
+pub(crate) type Memory = (Option<Region>, Option<Region>);
+
+impl Plan {
+    /// Finds what a task names. `None` for a task that touches nothing.
+    pub(crate) fn of(
+        task: &Task,
+        memory: Memory,
+        own: &str,
+        root: impl Fn(&str) -> Option<PathBuf>,
+    ) -> Result<Option<Self>, Refusal> {
+        let spot = |place: &Place, region: &Option<Region>| match place {
+            Place::Space { name, path } => Ok(Endpoint::Path {
+                space: Some((
+                    name.clone(),
+                    root(name).ok_or_else(|| {
+                        let text = format!("dataspace `{name}` is gone");
+                        Refusal::new(Code::NotFound, text)
+                    })?,
+                )),
+                path: path.0.clone(),
+            }),
+            Place::External(place) => Ok(match tarn_tasks::outside(place)? {
+                Outside::Path(path) => Endpoint::Path { space: None, path },
+                Outside::Object(at) => Endpoint::Object(at),
+            }),
+            Place::Memory { offset, length, .. } => match region {
+                Some(region) => Ok(Endpoint::Memory {
+                    region: region.clone(),
+                    offset: *offset,
+                    length: *length,
+                }),
+                None => Err(Refusal::new(Code::Lost, "the memory is gone")),
+            },
+            Place::Node { node, space, path } => Ok(Endpoint::Far {
+                node: node.clone(),
+                space: space.clone(),
+                path: path.0.clone(),
+            }),
+        };
+        let TaskSpec { kind, .. } = &task.spec;
+        let (verb, from, to) = match kind {
+            Kind::Nothing => return Ok(None),
+            Kind::Copy { from, to } => (Verb::Copy, from, Some(to)),
+            Kind::Move { from, to } => (Verb::Move, from, Some(to)),
+            Kind::Remove { at } => (Verb::Remove, at, None),
+            Kind::Allocate { at, .. } => (Verb::Allocate, at, None),
+        };
+        let allocation = match kind {
+            Kind::Allocate { bytes, how, .. } => Some((*bytes, how.clone())),
+            _ => None,
+        };
+        Ok(Some(Self {
+            id: task.id,
+            verb,
+            from: spot(from, &memory.0)?,
+            to: to.map(|to| spot(to, &memory.1)).transpose()?,
+            allocation,
+            spaces: Vec::new(),
+            handed: handed(own, task),
+            verify: task.spec.verify,
+            rate: task.spec.rate,
+            durable: task.spec.durable,
+            replace: task.spec.replace,
+            resumed: task.resumed,
+            room: task.size.map_or(0, |s| s.room),
+            keep: Arc::default(),
+            peer_failed: Arc::default(),
+        }))
+    }
+
+    /// The root of the space that it fills, or else of the one that it reads.
+    fn root(&self) -> Option<&Path> {
+        let ends = [self.to.as_ref(), Some(&self.from)];
+        ends.into_iter().flatten().find_map(|spot| match spot {
+            Endpoint::Path { space, .. } => space.as_ref().map(|(_, root)| root.as_path()),
+            _ => None,
+        })
+    }
+
+    /// Whether this is a failure of another node's, which may pass.
+    fn lacks_peer(&self, why: &Refusal) -> bool {
+        let passes = matches!(why.code, Code::Io | Code::Lost | Code::Busy);
+        passes && self.peer_failed.load(Ordering::Relaxed)
+    }
+
+    /// What is told of one: of a durable task, the core decides when it goes on.
+    fn unreachable(&self, why: Refusal) -> Event {
+        let task = self.id;
+        if self.durable {
+            tracing::warn!(
+                task,
+                "it is tried again later, and continues with the bytes that are still missing: {why}"
+            );
+        }
+        Event::Unreachable { task, why }
+    }
+
+    /// The node whose link it uses.
+    fn link(&self) -> Option<&str> {
+        match &self.from {
+            Endpoint::Far { node, .. } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// Where it puts something outside.
+    pub(crate) fn fills_outside(&self) -> Option<&[u8]> {
+        match &self.to {
+            Some(Endpoint::Path { space: None, path }) if self.handed.is_none() => Some(path),
+            _ => None,
+        }
+    }
+
+    fn is_outside(&self) -> bool {
+        let outside =
+            |s: &Endpoint| matches!(s, Endpoint::Path { space: None, .. } | Endpoint::Object(_));
+        outside(&self.from) || self.to.as_ref().is_some_and(outside)
+    }
+}
+
+/// Which leftovers are still of use.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    /// Tasks from this id on are this tarnd's own.
+    pub(crate) own: TaskId,
+    /// Earlier ones that go on.
+    pub(crate) live: BTreeSet<TaskId>,
+}
+
+/// Something to do.
+pub(crate) enum Job {
+    /// Find out what a task would move.
+    Measure(Plan, Arc<Control>),
+    /// Carry out a task.
+    Run(Plan, Arc<Control>),
+    /// Remove what a task has half done that does not go on.
+    Discard(Plan),
+    /// Open or list partitions for a program.
+    Lend(Lending),
+    /// Find out what is in a space. With `Some`, leftovers of earlier tarnds are removed.
+    Survey(String, PathBuf, Option<Kept>),
+}
+
+/// What became of something.
+pub(crate) enum Done {
+    /// The core is to hear of it.
+    Event(Event),
+    /// A program is.
+    Lent(Lent),
+}
+
+struct Shared {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+    done: Mutex<Vec<Done>>,
+    wake: OwnedFd,
+    mover: Trees,
+    external: Option<Arc<Limiter>>,
+    peers: Option<Peers>,
+    /// Tasks that other nodes have taken for this one's, by these: they are asked after, not handed over again.
+    taken: Mutex<BTreeMap<TaskId, remote::Taken>>,
+    /// Where threads go to be near the spaces that they work in, if there are several.
+    sockets: Vec<Socket>,
+    /// tarnd ends: what is durable is kept for the next one.
+    ending: AtomicBool,
+}
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The threads.
+pub(crate) struct Workers(Arc<Shared>);
+
+impl Workers {
+    /// `rate` bytes a second from and to outside, if there is a limit; other nodes, if they are known.
+    pub(crate) fn new(rate: Option<u64>, peers: Option<Peers>) -> std::io::Result<Self> {
+        let sockets = machine::sockets().unwrap_or_else(|why| {
+            tracing::warn!("no thread is bound to a processor socket: {why}");
+            Vec::new()
+        });
+        Ok(Self(Arc::new(Shared {
+            sockets,
+            jobs: Mutex::default(),
+            more: Condvar::new(),
+            done: Mutex::default(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            mover: Trees::new().with_store(tarn_s3::Client::of_environment().shared()),
+            external: rate.map(|rate| Limiter::new(rate, 0)),
+            peers,
+            taken: Mutex::default(),
+            ending: AtomicBool::new(false),
+        })))
+    }
+
+    /// Gives a thread something to do.
+    pub(crate) fn give(&self, job: Job) -> std::io::Result<()> {
+        let mut jobs = lock(&self.0.jobs);
+        jobs.queue.push_back(job);
+        if jobs.idle >= jobs.queue.len() || jobs.threads >= MAX_THREADS {
+            self.0.more.notify_one();
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.0);
+        std::thread::Builder::new()
+            .name("worker".into())
+            .spawn(move || work(&shared))?;
+        jobs.threads += 1;
+        Ok(())
+    }
+
+    /// What has been done since the last call.
+    pub(crate) fn done(&self) -> Vec<Done> {
+        std::mem::take(&mut *lock(&self.0.done))
+    }
+
+    /// Becomes readable when something is done.
+    pub(crate) fn wake(&self) -> &OwnedFd {
+        &self.0.wake
+    }
+
+    /// Nothing that was durable is cleaned up from now on.
+    pub(crate) fn ending(&self) {
+        self.0.ending.store(true, Ordering::Relaxed);
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let job = {
+            let mut jobs = lock(&shared.jobs);
+            loop {
+                if let Some(job) = jobs.queue.pop_front() {
+                    break job;
+                }
+                jobs.idle += 1;
+                jobs = shared
+                    .more
+                    .wait(jobs)
+                    .unwrap_or_else(PoisonError::into_inner);
+                jobs.idle -= 1;
+            }
+        };
+        let done = match job {
+            Job::Lend(lending) => Some(Done::Lent(lending.answer(shared))),
+            job => shared.perform(job).map(Done::Event),
+        };
+        let Some(done) = done else {
+            continue;
+        };
+        lock(&shared.done).push(done);
+        let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Shared {
+    fn perform(&self, job: Job) -> Option<Event> {
+        Some(match job {
+            Job::Measure(plan, control) => match self.measure(&plan, &control) {
+                Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
+                size => Event::Measured {
+                    task: plan.id,
+                    size,
+                },
+            },
+            Job::Run(plan, control) => {
+                let _near = plan.root().and_then(|r| Near::folder(r, &self.sockets));
+                match self.run(&plan, &control) {
+                    Err(why) if plan.lacks_peer(&why) => plan.unreachable(why),
+                    finish => Event::Finished {
+                        task: plan.id,
+                        finish: finish.unwrap_or_else(failed),
+                    },
+                }
+            }
+            Job::Survey(space, root, kept) => {
+                let used = survey::survey(&self.mover, &root, kept.as_ref());
+                Event::Surveyed { space, used }
+            }
+            Job::Discard(plan) => {
+                match &plan.to {
+                    Some(Endpoint::Object(at)) => object::withdraw(self, &plan, at, true),
+                    _ => copy::discard(self, &plan),
+                }
+                remote::discard(self, &plan);
+                return None;
+            }
+            Job::Lend(_) => return None,
+        })
+    }
+
+    fn measure(&self, plan: &Plan, control: &Control) -> Result<Size, Refusal> {
+        if let Some((bytes, how)) = &plan.allocation {
+            return partition::measure(plan, *bytes, how);
+        }
+        match &plan.from {
+            Endpoint::Memory { length, .. } => Ok(Size {
+                bytes: *length,
+                room: *length,
+            }),
+            Endpoint::Path { .. } => copy::measure(self, plan, control),
+            Endpoint::Object(at) => object::measure(self, at, control),
+            Endpoint::Far { .. } => remote::measure(self, plan, control),
+        }
+    }
+
+    fn run(&self, plan: &Plan, control: &Control) -> Result<Finish, Refusal> {
+        if let Some((node, spec)) = &plan.handed {
+            return remote::hand_over(self, plan, node, spec, control);
+        }
+        if let Some(path) = plan.fills_outside() {
+            place::check_outside(path, &plan.spaces)?;
+        }
+        if let Some((bytes, how)) = &plan.allocation {
+            return partition::allocate(plan, *bytes, how);
+        }
+        match (&plan.from, &plan.to) {
+            (from, None) => copy::remove_endpoint(self, plan, from),
+            (from, Some(Endpoint::Object(to))) => object::put(self, plan, from, to, control),
+            (Endpoint::Object(from), Some(to @ Endpoint::Path { .. })) => {
+                object::fetch(self, plan, from, to, control)
+            }
+            (Endpoint::Object(from), Some(to)) => object::load(self, plan, from, to, control),
+            (from @ Endpoint::Path { .. }, Some(to @ Endpoint::Path { .. })) => {
+                copy::copy(self, plan, from, to, control)
+            }
+            (Endpoint::Far { .. }, Some(to @ Endpoint::Path { .. })) => {
+                remote::fetch(self, plan, to, control)
+            }
+            (Endpoint::Far { .. }, Some(to)) => remote::load(self, plan, to, control),
+            (from, Some(to)) => memory::copy(self, plan, from, to, control),
+        }
+    }
+
+    /// What holds a task back: its own rate, that of its link, and that of outside.
+    fn limiter(&self, plan: &Plan) -> Option<Arc<Limiter>> {
+        let outside = self.external.clone().filter(|_| plan.is_outside());
+        let link = plan.link().and_then(|n| self.peers.as_ref()?.link(n));
+        let shared: Vec<_> = [outside, link].into_iter().flatten().collect();
+        match (plan.rate, &shared[..]) {
+            (0, []) => None,
+            (0, [only]) => Some(Arc::clone(only)),
+            (rate, _) => Some(Limiter::under(rate, shared)),
+        }
+    }
+
+    fn peers(&self) -> Result<&Peers, Refusal> {
+        self.peers.as_ref().ok_or_else(|| {
+            let text = "this tarnd knows no other nodes (`--peers`) any more";
+            Refusal::new(Code::Unsupported, text)
+        })
+    }
+
+    /// Whether what a task has half done stays when it has failed so: for its next try, or the next tarnd.
+    fn keeps(&self, plan: &Plan, why: &Refusal) -> bool {
+        let goes_on = || self.ending.load(Ordering::Relaxed) || plan.lacks_peer(why);
+        plan.keep.load(Ordering::Relaxed) || plan.durable && goes_on()
+    }
+}
+
+/// Nothing was done.
+pub(crate) fn failed(why: Refusal) -> Finish {
+    Finish {
+        result: Err(why),
+        bytes: 0,
+        stored: 0,
+        replaced: 0,
+        freed: 0,
+        checksum: None,
+    }
+}
+
+/// Users and bytes.
+pub(crate) type Used = BTreeMap<Uid, u64>;

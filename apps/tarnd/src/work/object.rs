@@ -1,0 +1,474 @@
+//! Copies from and to object stores, with the keys of the user that tarnd runs as. docs/guide/tasks.md says what holds.
+
+use super::copy::{self, SINGLE, Source};
+use super::memory::{self, Side};
+use super::place::{Held, hidden, id_of, kind_of, told};
+use super::remote::{self, Asking, Place};
+use super::{Endpoint, Plan, Shared, Verb};
+use crate::connection::Region;
+use crate::peers::{Far, fingerprint};
+use rustix::fs::FileType;
+use rustix::io::pread;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tarn_ports::{
+    Control, CopySource, Delivery, Mover, MoverError, Over, PeerStream, PeerTree, Piece, Watch,
+};
+use tarn_proto::local::{Checksum, Code, Refusal, Verify};
+use tarn_tasks::{Finish, Size};
+use tarn_types::event::FailureKind;
+use tarn_types::hash::Hash;
+use tarn_types::manifest::{Entry, EntryKind, Manifest};
+use tarn_types::object::ObjectUrl;
+
+/// The mode of what comes from memory.
+const MODE: u32 = 0o644;
+
+/// As movers name it.
+fn path(at: &ObjectUrl) -> PathBuf {
+    at.to_string().into()
+}
+
+/// Objects and trees of them are told apart by their names.
+fn normal(list: Manifest, at: &ObjectUrl) -> Manifest {
+    remote::normal(list, !at.is_tree())
+}
+
+fn list(shared: &Shared, at: &ObjectUrl, control: &Control) -> Result<Manifest, Refusal> {
+    let list = shared.mover.list(&path(at), control);
+    Ok(normal(list.map_err(|e| told(&e, &[]))?, at))
+}
+
+/// What a task would move from there.
+pub(super) fn measure(shared: &Shared, at: &ObjectUrl, control: &Control) -> Result<Size, Refusal> {
+    let list = list(shared, at, control)?;
+    Ok(Size {
+        bytes: list.bytes(),
+        room: copy::room(&list),
+    })
+}
+
+/// The hash of what lies there, all of which is read.
+pub(super) fn content(
+    shared: &Shared,
+    at: &ObjectUrl,
+    control: &Control,
+) -> Result<Option<Hash>, Refusal> {
+    let list = shared.mover.digest(&path(at), control);
+    Ok(normal(list.map_err(|e| told(&e, &[]))?, at).hash())
+}
+
+/// Copies from a store to a path of this node, or outside.
+pub(super) fn fetch(
+    shared: &Shared,
+    plan: &Plan,
+    at: &ObjectUrl,
+    to: &Endpoint,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let into_space = matches!(to, Endpoint::Path { space: Some(_), .. });
+    let to = Held::open(to, true)?;
+    let there = to.stat()?.is_some();
+    if there && !plan.replace {
+        // An earlier tarnd may have come so far, and no further.
+        if !plan.resumed || remote::content(shared, &to, control)? != content(shared, at, control)?
+        {
+            return Err(to.exists());
+        }
+        return copy::finish(shared, plan, &to, None, 0);
+    }
+    let replaced = if there { copy::stored(shared, &to)? } else { 0 };
+    let list = list(shared, at, control)?;
+    if into_space && copy::room(&list) > plan.room {
+        return Err(copy::grown(&at.to_string()));
+    }
+    let source = Source {
+        root: path(at),
+        held: None,
+        peer: None,
+        single: (!at.is_tree()).then_some(SINGLE.as_bytes()),
+        list: &list,
+        only: None,
+    };
+    let checksum = copy::transfer(shared, plan, source, &to, control)?;
+    let mut done = copy::finish(shared, plan, &to, Some(list.bytes()), replaced)?;
+    done.checksum = checksum;
+    Ok(done)
+}
+
+/// An object into memory.
+pub(super) fn load(
+    shared: &Shared,
+    plan: &Plan,
+    at: &ObjectUrl,
+    to: &Endpoint,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let list = list(shared, at, control)?;
+    let (entry, size) = match &list.entries[..] {
+        [only] if !at.is_tree() => (only, list.bytes()),
+        _ => {
+            let text = format!("{at} is a tree: only single objects can go into memory");
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+    };
+    let name = at.to_string();
+    let memory = remote::memory_for(to, size, &name)?;
+    let tree = shared.mover.object_tree(&path(at), list.clone());
+    let tree = tree.map_err(|e| told(&e, &[]))?;
+    let file = (&*tree, &*entry.path, size);
+    let hash = remote::pour(shared, plan, file, &memory, control)?;
+    if plan.verify == Verify::Readback {
+        memory::prove(memory::hash(&memory, size, control)?, hash, &memory)?;
+    }
+    Ok(Finish {
+        bytes: size,
+        checksum: (plan.verify != Verify::None).then(|| hash.0.to_be_bytes()),
+        ..Finish::nothing()
+    })
+}
+
+/// What is put into a store, and what is done with it after a move.
+struct Putting<'a> {
+    source: CopySource,
+    list: Manifest,
+    /// A single file.
+    single: bool,
+    /// For messages.
+    name: String,
+    held: Option<Held>,
+    moved: Moved<'a>,
+}
+
+/// The source of a move, with its fingerprint.
+enum Moved<'a> {
+    No,
+    Own(u128),
+    Far(Asking<'a>, Place<'a>, u128),
+}
+
+/// Copies or moves into a store.
+pub(super) fn put(
+    shared: &Shared,
+    plan: &Plan,
+    from: &Endpoint,
+    at: &ObjectUrl,
+    control: &Control,
+) -> Result<Finish, Refusal> {
+    let putting = putting(shared, plan, from, control).and_then(|putting| {
+        check(&putting, from, at)?;
+        Ok(putting)
+    });
+    let putting = match putting {
+        Ok(putting) => putting,
+        Err(why) if is_moved(shared, plan, &why, at, control)? => {
+            copy::remove_gone(shared, plan, from)?;
+            return Ok(Finish::nothing());
+        }
+        Err(why) => {
+            // An earlier tarnd may have put something.
+            if plan.resumed && !shared.keeps(plan, &why) {
+                withdraw(shared, plan, at, true);
+            }
+            return Err(why);
+        }
+    };
+    let report = deliver(shared, plan, &putting, at, control);
+    let (bytes, checksum) = report.inspect_err(|why| {
+        let strange = why.code == Code::Exists && !plan.resumed;
+        if !strange && !shared.keeps(plan, why) {
+            withdraw(shared, plan, at, plan.resumed);
+        }
+    })?;
+    let freed = match (&putting.moved, &putting.held) {
+        (Moved::Own(print), Some(held)) => copy::release_own(shared, plan, held, *print)?,
+        (Moved::Far(peers, place, print), _) => {
+            peers.release(*place, plan.id, *print)?;
+            0
+        }
+        _ => 0,
+    };
+    Ok(Finish {
+        bytes,
+        checksum,
+        freed,
+        ..Finish::nothing()
+    })
+}
+
+/// Whether the source is gone as an earlier tarnd has moved it.
+fn is_moved(
+    shared: &Shared,
+    plan: &Plan,
+    why: &Refusal,
+    at: &ObjectUrl,
+    control: &Control,
+) -> Result<bool, Refusal> {
+    if why.code != Code::NotFound || !plan.resumed || plan.verb != Verb::Move {
+        return Ok(false);
+    }
+    let is = shared.mover.is_delivered(&path(at), &owner(plan), control);
+    is.map_err(|e| told(&e, &[]))
+}
+
+/// Whether the source can be that place.
+fn check(putting: &Putting<'_>, from: &Endpoint, at: &ObjectUrl) -> Result<(), Refusal> {
+    let (name, invalid) = (&putting.name, |text: String| {
+        Err(Refusal::new(Code::Invalid, text))
+    });
+    let is_file = |e: &Entry| matches!(e.kind, EntryKind::File { .. });
+    match (putting.single, at.is_tree()) {
+        (true, true) => invalid(format!(
+            "`{name}` is no folder, and {at} a tree: name the object that it becomes, such as {at}NAME"
+        )),
+        (false, false) => invalid(format!(
+            "`{name}` is a tree: name the tree of objects that it becomes with a `/` at its end, {at}/"
+        )),
+        (true, false) if !putting.list.entries.iter().all(is_file) => {
+            invalid(format!("`{name}` is no file: only files become objects"))
+        }
+        _ => match from {
+            Endpoint::Object(source) if source.is_in_way_of(at) => {
+                invalid(format!("one of {source} and {at} contains the other"))
+            }
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Finds the source.
+fn putting<'a>(
+    shared: &'a Shared,
+    plan: &'a Plan,
+    from: &'a Endpoint,
+    control: &Control,
+) -> Result<Putting<'a>, Refusal> {
+    let source = CopySource::of(PathBuf::new());
+    let moves = plan.verb == Verb::Move;
+    Ok(match from {
+        Endpoint::Path { .. } => {
+            let held = Held::open(from, false)?;
+            let stat = held.stat()?.ok_or_else(|| held.missing())?;
+            let single = kind_of(&stat) != FileType::Directory;
+            let list = copy::list(shared, &held, control)?;
+            Putting {
+                source: CopySource {
+                    root: held.path(),
+                    as_entry: single.then(|| SINGLE.to_owned()),
+                    only: (!single).then(|| list.entries.iter().map(|e| e.path.clone()).collect()),
+                    ..source
+                },
+                single,
+                name: held.place().to_owned(),
+                moved: match moves {
+                    true => Moved::Own(fingerprint(&list, id_of(&stat))),
+                    false => Moved::No,
+                },
+                list,
+                held: Some(held),
+            }
+        }
+        Endpoint::Object(at) => Putting {
+            source: CopySource {
+                root: path(at),
+                ..source
+            },
+            list: list(shared, at, control)?,
+            single: !at.is_tree(),
+            name: at.to_string(),
+            held: None,
+            moved: Moved::No,
+        },
+        Endpoint::Memory {
+            region,
+            offset,
+            length,
+        } => Putting {
+            source: CopySource {
+                peer: Some(Arc::new(InMemory {
+                    region: region.clone(),
+                    offset: *offset,
+                })),
+                ..source
+            },
+            list: of_memory(*length),
+            single: true,
+            name: "the memory".into(),
+            held: None,
+            moved: Moved::No,
+        },
+        Endpoint::Far { .. } => {
+            let (peers, place) = (Asking::of(shared, plan)?, remote::far(from)?);
+            let hashes = plan.verify != Verify::None || moves;
+            let Far {
+                single,
+                list,
+                print,
+                tree,
+            } = peers.list(place, hashes, control)?;
+            Putting {
+                source: CopySource {
+                    peer: Some(remote::noted(tree, plan)),
+                    ..source
+                },
+                list,
+                single,
+                name: remote::show(place),
+                held: None,
+                moved: match moves {
+                    true => Moved::Far(peers, place, print),
+                    false => Moved::No,
+                },
+            }
+        }
+    })
+}
+
+/// Whose objects those of a task are: of this tarnd, as its half-done files are.
+fn owner(plan: &Plan) -> String {
+    String::from_utf8_lossy(&hidden(plan.id, "")).into_owned()
+}
+
+fn deliver(
+    shared: &Shared,
+    plan: &Plan,
+    putting: &Putting<'_>,
+    at: &ObjectUrl,
+    control: &Control,
+) -> Result<(u64, Option<Checksum>), Refusal> {
+    let job = Delivery {
+        sources: vec![CopySource {
+            manifest: Some(putting.list.clone()),
+            ..putting.source.clone()
+        }],
+        dest: path(at),
+        single: putting.single,
+        owner: owner(plan),
+        over: match (plan.replace, plan.resumed) {
+            (true, _) => Over::All,
+            // It may be whole: an earlier tarnd has not come to say so.
+            (false, true) => Over::Own,
+            (false, false) => Over::Unfinished,
+        },
+        verify: copy::level(plan),
+        rate: 0,
+        latency: 0,
+    };
+    let limiter = shared.limiter(plan);
+    let report = shared.mover.deliver_limited(&job, control, limiter);
+    let held: Vec<&Held> = putting.held.iter().collect();
+    let report = report.map_err(|e| told(&e, &held))?;
+    let checksum = match report.manifests.first().map(|m| &m.entries[..]) {
+        Some([entry]) if putting.single && plan.verify != Verify::None => match &entry.kind {
+            EntryKind::File { hash, .. } => hash.map(|h| h.0.to_be_bytes()),
+            _ => None,
+        },
+        _ => None,
+    };
+    Ok((putting.list.bytes(), checksum))
+}
+
+/// Removes what a task has put that does not go on; what has taken the place of other objects stays. So does what a move has put
+/// whole that `may_be_moved`: its source may be gone already.
+pub(super) fn withdraw(shared: &Shared, plan: &Plan, at: &ObjectUrl, may_be_moved: bool) {
+    let (owner, control) = (owner(plan), Control::default());
+    let is_whole = || shared.mover.is_delivered(&path(at), &owner, &control);
+    let is_only_copy = plan.verb == Verb::Move && may_be_moved && is_whole().unwrap_or(true);
+    let objects = !plan.replace && !is_only_copy;
+    let removed = shared.mover.withdraw(&path(at), &owner, objects, &control);
+    if let Err(e) = removed {
+        tracing::warn!(
+            task = plan.id,
+            "a leftover stays at {at}: {}",
+            told(&e, &[])
+        );
+    }
+}
+
+/// The list of what is in memory.
+fn of_memory(length: u64) -> Manifest {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Manifest {
+        entries: vec![Entry {
+            path: SINGLE.as_bytes().into(),
+            kind: EntryKind::File {
+                size: length,
+                hash: None,
+                link_group: 0,
+                extents: Box::default(),
+            },
+            mode: MODE,
+            mtime: since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)),
+            xattrs: Box::default(),
+        }],
+    }
+}
+
+/// Memory of a program, as a tree of one file that is read like a peer's. It is never mapped: a program that shrinks it meanwhile
+/// makes the task fail, and nothing else.
+#[derive(Debug)]
+struct InMemory {
+    region: Region,
+    offset: u64,
+}
+
+impl PeerTree for InMemory {
+    fn name(&self) -> String {
+        "the memory".into()
+    }
+
+    fn open<'a>(&'a self, _watch: &'a dyn Watch) -> Result<Box<dyn PeerStream + 'a>, MoverError> {
+        Ok(Box::new(MemoryStream {
+            memory: self,
+            wanted: VecDeque::new(),
+        }))
+    }
+}
+
+struct MemoryStream<'a> {
+    memory: &'a InMemory,
+    /// Stretches that are to be read, in order: where they begin, and their bytes.
+    wanted: VecDeque<(u64, u64)>,
+}
+
+impl PeerStream for MemoryStream<'_> {
+    fn ask(&mut self, pieces: &[Piece<'_>]) -> Result<(), MoverError> {
+        let wanted = pieces.iter().map(|p| (p.offset, p.len));
+        self.wanted.extend(wanted.filter(|(_, len)| *len > 0));
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<(), MoverError> {
+        let side = Side {
+            fd: &self.memory.region.fd,
+            offset: self.memory.offset,
+            name: "the memory",
+        };
+        let mut got = 0;
+        while got < buffer.len() {
+            let Some((start, len)) = self.wanted.front_mut() else {
+                let text = "more was read of the memory than was asked for";
+                return Err(MoverError::new(FailureKind::Io, text));
+            };
+            let now = usize::try_from(*len)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len() - got);
+            let read = pread(side.fd, &mut buffer[got..got + now], side.offset + *start);
+            let read = read.map_err(|e| {
+                MoverError::new(FailureKind::Io, memory::refuse(&side, "read", e).text)
+            })?;
+            if read == 0 {
+                let text = memory::shorter(&side).text;
+                return Err(MoverError::new(FailureKind::SourceChanged, text));
+            }
+            got += read;
+            *start += read as u64;
+            *len -= read as u64;
+            if *len == 0 {
+                self.wanted.pop_front();
+            }
+        }
+        Ok(())
+    }
+}

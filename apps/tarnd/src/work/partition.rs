@@ -1,0 +1,289 @@
+//! Partitions of the dataspaces.
+
+use super::{Endpoint, Held, Plan, Shared};
+use crate::connection::Key;
+use crate::peers::unexpected;
+use rustix::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tarn_partitions::{Folder, HEAD, Info, MAX_UNIT, PAGE, SUFFIX, Serving};
+use tarn_ports::Control;
+use tarn_proto::local::{
+    Allocation, Ask, Code, FarPartition, PartitionInfo, Refusal, Reply, Said, Uid,
+};
+use tarn_tasks::{Finish, Size};
+use tarn_types::grant::admits;
+
+/// Bytes of partitions in one reply: the rest is asked for again.
+const MAX_LISTED: usize = 48 << 10;
+/// Bytes that one takes there beside its name, its text and its list.
+const LISTED: usize = 64;
+
+/// How long a stream that was closed may be there still, and between two looks.
+const CLOSING: Duration = Duration::from_millis(300);
+const BETWEEN: Duration = Duration::from_millis(5);
+
+/// The folder of a partition's file, and its name in it.
+fn place(spot: &Endpoint, make: bool) -> Result<(Folder, String), Refusal> {
+    let held = Held::open(spot, make)?;
+    let name = std::str::from_utf8(held.name()).ok();
+    let name = name.and_then(|name| name.strip_suffix(SUFFIX));
+    let name = name.ok_or_else(|| {
+        let text = format!(
+            "`{}` is no partition: its name ends with {SUFFIX}",
+            held.place()
+        );
+        Refusal::new(Code::Invalid, text)
+    })?;
+    Ok((folder_of(&held)?, name.to_owned()))
+}
+
+fn folder_of(held: &Held) -> Result<Folder, Refusal> {
+    let folder = held.folder().try_clone().map_err(|e| {
+        let text = format!("`{}` cannot be opened: {e}", held.place());
+        Refusal::new(Code::Io, text)
+    })?;
+    Ok(Folder::opened(folder, held.shown().into()))
+}
+
+/// Bytes that a partition takes which is written by such units, if it is.
+fn file(bytes: u64, unit: u32) -> u64 {
+    HEAD.saturating_add(bytes)
+        .checked_next_multiple_of(PAGE.max(unit.into()))
+        .unwrap_or(u64::MAX)
+}
+
+/// Bytes that one takes.
+fn takes(info: &Info) -> u64 {
+    file(info.size, info.unit)
+}
+
+/// Does what nobody else may have the partition open for; for a moment, somebody may: a program of another node has closed it, and its
+/// stream is not noticed to have ended yet.
+fn patiently(does: impl Fn() -> Result<(), Refusal>) -> Result<(), Refusal> {
+    let until = Instant::now() + CLOSING;
+    loop {
+        match does() {
+            Err(why) if why.code == Code::Busy && Instant::now() < until => {
+                std::thread::sleep(BETWEEN);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// What one would take more than it does.
+pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size, Refusal> {
+    let room = match how {
+        // One that is no unit is refused when it is made.
+        Allocation::Make { unit, .. } => file(bytes, unit.unwrap_or(0).min(MAX_UNIT)),
+        Allocation::Resize | Allocation::Grow => {
+            let (folder, name) = place(&plan.from, false)?;
+            let info = folder.look(&name)?;
+            file(bytes, info.unit).saturating_sub(takes(&info))
+        }
+    };
+    Ok(Size { bytes: 0, room })
+}
+
+/// Makes one, or gives it another size.
+pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Finish, Refusal> {
+    let (folder, name) = place(&plan.from, matches!(how, Allocation::Make { .. }))?;
+    let before = match how {
+        Allocation::Make { .. } => 0,
+        _ => takes(&folder.look(&name)?),
+    };
+    match how {
+        Allocation::Make { grants, unit } => {
+            let owner = rustix::process::geteuid().as_raw();
+            match folder.create(&name, bytes, *unit, owner, grants.clone()) {
+                // An earlier tarnd has come to the end.
+                Err(why) if plan.resumed && why.code == Code::Exists => {}
+                made => made?,
+            }
+        }
+        Allocation::Resize => patiently(|| folder.resize(&name, bytes))?,
+        Allocation::Grow => drop(folder.grow(&name, bytes)?),
+    }
+    Ok(Finish {
+        stored: takes(&folder.look(&name)?),
+        replaced: before,
+        ..Finish::nothing()
+    })
+}
+
+/// Takes a partition away that nobody has open; bytes that were freed. None where it is no partition's file.
+pub(super) fn delete(plan: &Plan) -> Option<Result<u64, Refusal>> {
+    let Endpoint::Path { path, .. } = &plan.from else {
+        return None;
+    };
+    path.ends_with(SUFFIX.as_bytes()).then(|| {
+        let (folder, name) = place(&plan.from, false)?;
+        let size = match folder.look(&name) {
+            Err(why) if plan.resumed && why.code == Code::NotFound => return Ok(0),
+            Err(why) if why.code == Code::Corrupt => 0,
+            info => takes(&info?),
+        };
+        patiently(|| folder.delete(&name))?;
+        Ok(size)
+    })
+}
+
+/// Opens one for a program of another node.
+pub(crate) fn serve(
+    space: (String, PathBuf),
+    path: &[u8],
+    write: bool,
+) -> Result<Serving, Refusal> {
+    let shown = PathBuf::from(format!("{}/{}", space.0, String::from_utf8_lossy(path)));
+    let spot = Endpoint::Path {
+        space: Some(space),
+        path: path.to_vec(),
+    };
+    let (folder, name) = place(&spot, false)?;
+    let (file, _) = folder.lend(&name, write)?;
+    Serving::new(file, &shown, write)
+}
+
+/// The partitions of a folder whose names come after one, as many as one reply holds.
+pub(crate) fn list(
+    space: (String, PathBuf),
+    path: &[u8],
+    after: &str,
+    admits: impl Fn(&Info) -> bool,
+) -> Result<Vec<PartitionInfo>, Refusal> {
+    let inside = match path {
+        b"" => SUFFIX.as_bytes().to_vec(),
+        path => [path, b"/", SUFFIX.as_bytes()].concat(),
+    };
+    let spot = Endpoint::Path {
+        space: Some(space),
+        path: inside,
+    };
+    let folder = folder_of(&Held::open(&spot, false)?)?;
+    let mut room = MAX_LISTED;
+    let all = folder.list()?.into_iter();
+    let wanted = all.filter(|info| *info.name > *after && admits(info));
+    let some = wanted.map_while(|info| {
+        let text = info.damaged.as_ref().map_or(0, String::len);
+        let takes = LISTED + info.name.len() + text + 8 * info.grants.len();
+        room = room.checked_sub(takes)?;
+        Some(PartitionInfo::from(info))
+    });
+    Ok(some.collect())
+}
+
+/// What a program wants of partitions.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// This file, to be written too.
+    One(bool),
+    /// Those of this folder that come after a name.
+    List(String),
+}
+
+/// Partitions for a program.
+#[derive(Debug)]
+pub(crate) struct Lending {
+    /// Who is answered.
+    pub(crate) to: (Key, u32),
+    /// The node that has it, if it is another one.
+    pub(crate) node: Option<String>,
+    /// The space and its root; no root of another node's.
+    pub(crate) space: (String, PathBuf),
+    /// Below it.
+    pub(crate) path: Vec<u8>,
+    pub(crate) wanted: Wanted,
+    /// Who asks, and their groups; none for who may have all.
+    pub(crate) guest: Option<(Uid, Vec<u32>)>,
+}
+
+/// The answer.
+pub(crate) struct Lent {
+    pub(crate) to: (Key, u32),
+    pub(crate) reply: Reply,
+    pub(crate) file: Option<OwnedFd>,
+}
+
+impl Lending {
+    pub(super) fn answer(self, shared: &Shared) -> Lent {
+        let (reply, file) = match &self.wanted {
+            Wanted::One(write) if self.node.is_some() => match self.open_there(shared, *write) {
+                Ok((far, stream)) => (Reply::OpenedThere(far), Some(stream)),
+                Err(why) => (Reply::Refused(why), None),
+            },
+            Wanted::One(write) => match self.open(*write) {
+                Ok(file) => (Reply::Opened, Some(file)),
+                Err(why) => (Reply::Refused(why), None),
+            },
+            Wanted::List(after) => match self.list(shared, after) {
+                Ok(some) => (Reply::Partitions(some), None),
+                Err(why) => (Reply::Refused(why), None),
+            },
+        };
+        Lent {
+            to: self.to,
+            reply,
+            file,
+        }
+    }
+
+    fn admits(&self, info: &Info, write: bool) -> bool {
+        let Some((user, groups)) = &self.guest else {
+            return true;
+        };
+        info.damaged.is_none() && admits(info.owner, &info.grants, *user, groups, write)
+    }
+
+    fn open(&self, write: bool) -> Result<OwnedFd, Refusal> {
+        // Who is not on its list does not learn whether there is one.
+        let denied = || {
+            let text = format!(
+                "user {} may not have the partition, or it does not exist: its owner can make one with this user on its access list",
+                self.guest.as_ref().map_or(0, |(user, _)| *user)
+            );
+            Refusal::new(Code::Denied, text)
+        };
+        let spot = Endpoint::Path {
+            space: Some(self.space.clone()),
+            path: self.path.clone(),
+        };
+        let (folder, name) = match (place(&spot, false), &self.guest) {
+            (Err(_), Some(_)) => return Err(denied()),
+            (found, _) => found?,
+        };
+        match (folder.lend(&name, write), &self.guest) {
+            (Ok((file, info)), _) if self.admits(&info, write) => Ok(file),
+            (Ok(_) | Err(_), Some(_)) => Err(denied()),
+            (lent, None) => lent.map(|(file, _)| file),
+        }
+    }
+
+    /// Has another node open it.
+    fn open_there(&self, shared: &Shared, write: bool) -> Result<(FarPartition, OwnedFd), Refusal> {
+        let ask = Ask::Lend {
+            space: self.space.0.clone(),
+            path: self.path.as_slice().into(),
+            write,
+        };
+        let node = self.node.as_deref().unwrap_or_default();
+        shared.peers()?.lend(node, &ask)
+    }
+
+    fn list(&self, shared: &Shared, after: &str) -> Result<Vec<PartitionInfo>, Refusal> {
+        let Some(node) = &self.node else {
+            return list(self.space.clone(), &self.path, after, |info| {
+                self.admits(info, false)
+            });
+        };
+        let ask = Ask::Partitions {
+            space: self.space.0.clone(),
+            path: self.path.as_slice().into(),
+            after: after.to_owned(),
+        };
+        match shared.peers()?.ask(node, &ask, &Control::default())? {
+            Said::Partitions(some) => Ok(some),
+            _ => Err(unexpected(node)),
+        }
+    }
+}

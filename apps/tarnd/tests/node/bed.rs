@@ -1,0 +1,527 @@
+//! A folder with programs, a state folder and a tier a node; the nodes; a client.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use tarn_proto::node::{Address, Answer, Call, News, NodeConfig, Start, Started, Told, VERSION};
+use tarn_proto::node::{decode, encode};
+use tarn_sessions::{CallError, RunKeys, Session, Timeouts};
+use tarn_types::action::{Action, Do, Lent, Run};
+use tarn_types::cluster::{Cluster, Link};
+use tarn_types::event::{Ended, Event, Output};
+use tarn_types::hash::Hash;
+use tarn_types::id::{DataId, InstanceId, NodeId, StepId, TierId, TierRef};
+use tarn_types::layout::{StateDir, TierDir};
+use tarn_types::nodes::{Look, Sight, Staying};
+use tarn_types::part::{PartInfo, PartRef};
+use tarn_types::reason::Reason;
+use tarn_types::workflow::{
+    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+};
+
+/// Longer than anything here takes.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+/// Milliseconds between heartbeats, and until silence is a loss.
+const HASTE: (u64, u64) = (100, 1000);
+pub(crate) const RUN: &str = "w-1";
+pub(crate) const WORKSPACE: &str = "w-ws";
+const NONCE: (&str, &str) = ("nonce", "a word");
+
+/// What a run's processes have in common.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Bed {
+    root: PathBuf,
+    keys: RunKeys,
+    pub(crate) data: (u128, [u8; 32]),
+}
+
+/// The bed with its folder, which goes with the test.
+pub(crate) struct Made {
+    bed: Bed,
+    _folder: tempfile::TempDir,
+}
+
+impl std::ops::Deref for Made {
+    type Target = Bed;
+
+    fn deref(&self) -> &Bed {
+        &self.bed
+    }
+}
+
+pub(crate) fn spot(node: u32) -> TierRef {
+    TierRef {
+        node: NodeId(node),
+        tier: TierId(0),
+    }
+}
+
+pub(crate) fn part(data: u32) -> PartRef {
+    PartRef {
+        data: DataId(data),
+        version: 1,
+        origin: 0,
+        seq: 0,
+    }
+}
+
+fn dataset(name: &str) -> Dataset {
+    Dataset {
+        name: name.into(),
+        source: None,
+        dest: None,
+        size: None,
+        scatter: None,
+        keep: Keep::Workflow,
+        copies: 1,
+        on_failure: OnFailure::Discard,
+        encrypt: false,
+        of: None,
+        tier: None,
+        partition: Partition::Whole,
+    }
+}
+
+/// Step number `at`, which makes dataset number `at`.
+fn step(at: u32, run: String) -> Step {
+    Step {
+        name: format!("s{at}"),
+        run,
+        prelude: None,
+        shell: None,
+        shared_tmp: false,
+        env: BTreeMap::new(),
+        nodes: 1,
+        tasks: 1,
+        cores: 1,
+        memory: 0,
+        gpus: 0,
+        time: None,
+        retries: 0,
+        restart: None,
+        tier: None,
+        after: Vec::new(),
+        foreach: None,
+        uses: vec![Use {
+            data: DataId(at),
+            role: Role::Out,
+            distribution: Distribution::Single,
+            entry: None,
+            reads: None,
+            makes: Some(1),
+        }],
+        code: Hash::default(),
+    }
+}
+
+/// Makes a small tree and says so.
+pub(crate) const MAKES: u32 = 0;
+/// Notes again and again that it is there, whatever it is asked to do; `beats` tells where.
+pub(crate) const BEATS: u32 = 1;
+/// Makes a large tree.
+pub(crate) const LARGE: u32 = 2;
+/// Runs on two nodes; waits on the second one while there is a file `wait`.
+pub(crate) const PAIR: u32 = 3;
+
+/// Makes what is to be kept.
+pub(crate) const KEEPS: u32 = 4;
+
+impl Bed {
+    pub(crate) fn make() -> Made {
+        // Beside the programs, so that they can be linked.
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let bed = Self {
+            root: folder.path().to_path_buf(),
+            keys: RunKeys::new().unwrap(),
+            data: (77, [7; 32]),
+        };
+        std::fs::create_dir_all(bed.path("bin")).unwrap();
+        std::fs::create_dir_all(bed.state().0).unwrap();
+        std::fs::write(bed.state().0.join(NONCE.0), NONCE.1).unwrap();
+        let link = |from: &Path, name: &str| {
+            std::fs::hard_link(from, bed.path("bin").join(name)).unwrap();
+        };
+        link(Path::new(env!("CARGO_BIN_EXE_tarnd")), "tarnd");
+        link(&std::env::current_exe().unwrap(), "tarn");
+        Made {
+            bed,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &RunKeys {
+        &self.keys
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn state(&self) -> StateDir {
+        StateDir(self.path("state"))
+    }
+
+    pub(crate) fn tier(&self, node: &str) -> TierDir {
+        TierDir::new(&self.path(&format!("tier-{node}")), WORKSPACE, node)
+    }
+
+    pub(crate) fn workflow(&self) -> Workflow {
+        let wait = self.path("wait").display().to_string();
+        let pair = format!(
+            "tarn exec n2 -- sh -c 'echo from $TARN_NODE; while test -e {wait}; do sleep 0.05; done' > $TARN_paired/f"
+        );
+        let beat = self.path("beat").display().to_string();
+        let kept = Dataset {
+            keep: Keep::Forever,
+            ..dataset("kept")
+        };
+        Workflow {
+            name: "w".into(),
+            external: None,
+            erase: false,
+            partitions: Vec::new(),
+            folder: self.root.clone(),
+            data: ["made", "beats", "large", "paired"].map(dataset).into_iter().chain([kept]).collect(),
+            steps: vec![
+                step(MAKES, "echo said; mkdir $TARN_made/d; echo $FROM_CALLER > $TARN_made/d/f".into()),
+                step(BEATS, format!("trap '' TERM; while :; do echo . >> {beat}; sleep 0.02; done")),
+                step(
+                    LARGE,
+                    "cd $TARN_large; for i in 1 2 3 4 5 6 7 8; do head -c 3000000 /dev/urandom > f$i; done; mkdir e; echo x > e/y".into(),
+                ),
+                Step {
+                    nodes: 2,
+                    tasks: 2,
+                    ..step(PAIR, pair)
+                },
+                step(KEEPS, "echo k > $TARN_kept/f".into()),
+            ],
+        }
+    }
+
+    /// How often [`BEATS`] was there.
+    fn beats(&self) -> u64 {
+        std::fs::metadata(self.path("beat")).map_or(0, |m| m.len())
+    }
+
+    pub(crate) fn wait_for_beats(&self) {
+        until("the step begins", || self.beats() > 0);
+    }
+
+    /// Waits until it is there no more.
+    pub(crate) fn wait_for_silence(&self) {
+        let mut before = self.beats();
+        until("the step ends", || {
+            std::thread::sleep(Duration::from_millis(200));
+            std::mem::replace(&mut before, self.beats()) == self.beats()
+        });
+    }
+
+    pub(crate) fn start(&self, name: &str, options: &[&str]) -> Node {
+        self.start_with(name, options, HASTE)
+    }
+
+    /// With timeout as [`Start`] has it.
+    pub(crate) fn start_with(&self, name: &str, options: &[&str], timeout: (u64, u64)) -> Node {
+        let mut tarnd = Command::new(self.path("bin/tarnd"));
+        tarnd.args(["--node", "--node-name", name, "--log-level", "error"]);
+        tarnd.args(options);
+        self.launch(tarnd, name, timeout, "tcp")
+    }
+
+    /// Reading as `--transport` says. What it logs is in a file of its name.
+    pub(crate) fn start_reading_by(&self, name: &str, transport: &str) -> Node {
+        let mut tarnd = Command::new(self.path("bin/tarnd"));
+        tarnd.args(["--node", "--node-name", name, "--log-level", "info"]);
+        tarnd.stderr(std::fs::File::create(self.path(name)).unwrap());
+        self.launch(tarnd, name, HASTE, transport)
+    }
+
+    fn launch(&self, mut tarnd: Command, name: &str, timeout: (u64, u64), transport: &str) -> Node {
+        let mut child = tarnd
+            .env_remove("SLURM_CPUS_ON_NODE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let start = Start {
+            keys: serde_json::to_value(&self.keys).unwrap(),
+            run: RUN.into(),
+            timeouts: timeout,
+            data: self.data,
+            transport: transport.into(),
+            borrow: None,
+        };
+        let mut stdin = child.stdin.take().unwrap();
+        writeln!(stdin, "{}", serde_json::to_string(&start).unwrap()).unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let started: Started = serde_json::from_str(&line).unwrap();
+        assert_eq!(started.node, name);
+        Node {
+            child,
+            stdin: Some(stdin),
+            started,
+        }
+    }
+
+    pub(crate) fn connect(&self, started: &Started) -> Client {
+        self.connect_with(started, HASTE)
+    }
+
+    pub(crate) fn connect_with(&self, started: &Started, timeout: (u64, u64)) -> Client {
+        let at = SocketAddr::from(([127, 0, 0, 1], started.control));
+        let timeout = Timeouts {
+            heartbeat: Duration::from_millis(timeout.0),
+            lost: Duration::from_millis(timeout.1),
+            connect: LONG,
+        };
+        let (said, news) = channel();
+        let session = Session::open(at, &self.keys, timeout, RUN, &started.node, move |n| {
+            let _ = said.send(n);
+        });
+        let session = session.unwrap();
+        let about: Started = serde_json::from_slice(session.about()).unwrap();
+        assert_eq!(about, *started);
+        Client { session, news }
+    }
+
+    pub(crate) fn measure(&self, node: &str) -> Call {
+        let tier = format!("t={}:64MiB", self.path(&format!("tier-{node}")).display());
+        Call::Measure {
+            version: VERSION,
+            tarn: "test".into(),
+            tiers: vec![tier],
+            external: Link {
+                read: 1 << 30,
+                write: 1 << 30,
+                latency: 0,
+                streams: 2,
+                emulated: false,
+            },
+            state: self.state().0,
+            sights: vec![Sight {
+                title: "the state folder".into(),
+                path: self.state().0,
+                look: Look::Word {
+                    name: NONCE.0.into(),
+                    word: NONCE.1.into(),
+                },
+            }],
+        }
+    }
+
+    /// The node_config of node number `node` of those.
+    pub(crate) fn node_config(&self, nodes: &[(&Node, &Client)], node: u32) -> NodeConfig {
+        let all: Vec<_> = nodes.iter().map(|(n, c)| (&n.started, *c)).collect();
+        self.opening_of(&all, node)
+    }
+
+    pub(crate) fn opening_of(&self, clients: &[(&Started, &Client)], node: u32) -> NodeConfig {
+        let mut clusters =
+            clients
+                .iter()
+                .map(|(n, client)| match client.call(self.measure(&n.node)) {
+                    Answer::Cluster(cluster) => cluster,
+                    other => panic!("{other:?}"),
+                });
+        let mut cluster: Cluster = clusters.next().unwrap();
+        for (other, host) in clusters.zip(1..) {
+            cluster.hosts.extend(other.hosts);
+            cluster.nodes.extend(other.nodes);
+            cluster.nodes.last_mut().unwrap().host = host;
+        }
+        let address = |n: &Started| -> Address { ("127.0.0.1".into(), n.data) };
+        let peers = (0..)
+            .map(NodeId)
+            .zip(clients.iter().map(|(n, _)| address(n)));
+        let mut environment: Vec<(Vec<u8>, Vec<u8>)> = std::env::vars_os()
+            .map(|(k, v)| (k.into_vec(), v.into_vec()))
+            .collect();
+        environment.push((b"FROM_CALLER".to_vec(), b"hello".to_vec()));
+        NodeConfig {
+            run: RUN.into(),
+            workspace: WORKSPACE.into(),
+            workflow: self.workflow(),
+            cluster,
+            node: NodeId(node),
+            prior: Vec::new(),
+            state: self.state().0,
+            epoch: 0,
+            namespaces: true,
+            environment,
+            peers: peers.collect(),
+            data: self.data,
+            keys: None,
+        }
+    }
+
+    /// A session with one node, opened and cleaned.
+    pub(crate) fn opened(&self, node: &Node) -> Client {
+        let client = self.connect(&node.started);
+        client.open(self.node_config(&[(node, &client)], 0));
+        client
+    }
+}
+
+/// A tarnd; killed with the test.
+pub(crate) struct Node {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    pub(crate) started: Started,
+}
+
+impl Node {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    pub(crate) fn close_stdin(&mut self) {
+        drop(self.stdin.take());
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("tarnd ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `tarn run` is for a node.
+pub(crate) struct Client {
+    pub(crate) session: Session,
+    pub(crate) news: Receiver<Option<Vec<u8>>>,
+}
+
+impl Client {
+    pub(crate) fn try_call(&self, call: Call) -> Result<Answer, CallError> {
+        let bytes = self.session.call(encode(call).unwrap(), Some(LONG))?;
+        Ok(decode(&bytes).unwrap())
+    }
+
+    pub(crate) fn call(&self, call: Call) -> Answer {
+        self.try_call(call).unwrap()
+    }
+
+    pub(crate) fn failed(&self, call: Call) -> String {
+        match self.call(call) {
+            Answer::Failed(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn open(&self, node_config: NodeConfig) {
+        let opened = self.call(Call::Open(Box::new(node_config)));
+        assert!(matches!(opened, Answer::Opened { .. }), "{opened:?}");
+    }
+
+    pub(crate) fn clean(&self, staying: Staying) {
+        let cleaned = self.call(Call::Clean(staying));
+        assert!(matches!(cleaned, Answer::Cleaned(_)), "{cleaned:?}");
+    }
+
+    pub(crate) fn tell(&self, told: Told) {
+        self.session.tell(encode(told).unwrap()).unwrap();
+    }
+
+    pub(crate) fn order(&self, what: Do) {
+        let why = Reason::Needed;
+        self.tell(Told::Do(Action { what, why }));
+    }
+
+    /// What it says next; none when the session is over.
+    pub(crate) fn heard(&self) -> Option<News> {
+        let said = self.news.recv_timeout(LONG).unwrap();
+        said.map(|bytes| decode(&bytes).unwrap())
+    }
+
+    pub(crate) fn event(&self) -> Event {
+        loop {
+            match self.heard() {
+                Some(
+                    News::Event(Event::Capacity { .. }) | News::Progress { .. } | News::Begun(_),
+                ) => {}
+                Some(News::Event(event)) => return event,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub(crate) fn begin(&self, step: u32, attempt: u32, node: u32) {
+        self.begin_on(step, attempt, &[node]);
+    }
+
+    pub(crate) fn begin_on(&self, step: u32, attempt: u32, nodes: &[u32]) {
+        self.begin_with(step, attempt, nodes, Vec::new());
+    }
+
+    pub(crate) fn begin_with(&self, step: u32, attempt: u32, nodes: &[u32], partitions: Vec<Lent>) {
+        self.order(Do::Run(Box::new(Run {
+            instance: InstanceId {
+                step: StepId(step),
+                index: 0,
+            },
+            attempt,
+            item: None,
+            nodes: nodes.iter().map(|n| spot(*n)).collect(),
+            views: vec![vec![]],
+            identity: Hash::default(),
+            store: format!("{RUN}.s{step}.a{attempt}"),
+            reserve: 1 << 20,
+            partitions,
+        })));
+    }
+
+    /// Runs a step that makes one part.
+    pub(crate) fn run(&self, step: u32, node: u32) -> PartInfo {
+        self.begin(step, 1, node);
+        let outputs: Vec<Output> = match self.event() {
+            Event::Ended {
+                ended: Ended::Committed { outputs, .. },
+                ..
+            } => outputs,
+            other => panic!("{other:?}"),
+        };
+        let [(info, spots)] = &outputs[0].parts[..] else {
+            panic!("{outputs:?}");
+        };
+        assert_eq!(spots, &[spot(node)]);
+        info.clone()
+    }
+}
+
+pub(crate) fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !there() {
+        assert!(began.elapsed() < LONG, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

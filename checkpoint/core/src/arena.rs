@@ -1,0 +1,729 @@
+//! An arena: what one rank has kept. One block, the newest superblock, leads to all of it; to publish is to write the other one.
+
+use crate::layout;
+use crate::manifest::{CHUNK, MAX_BYTES, MAX_KEY, MAX_OBJECTS, Manifest, Object, Place};
+use crate::room::{self, PAGE};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use tarn_ports::{MediumError, Stored, Window};
+use tarn_types::block::{self, Fields, Kind, put_short};
+
+/// Bytes of header and superblocks.
+const BLOCK: usize = 4 << 10;
+/// Where the superblocks are.
+const SUPERBLOCKS: [u64; 2] = [4 << 10, 8 << 10];
+/// Versions that are kept.
+pub const MAX_VERSIONS: usize = 16;
+/// How often superblocks are read that change meanwhile.
+const LOOKS: usize = 64;
+/// Bytes of the smallest arena: nothing is in it.
+pub const LEAST: u64 = room::FIRST;
+
+/// A start of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Start {
+    /// Greater than that of all starts that it knew of.
+    pub generation: u64,
+    /// Random: of two starts that knew nothing of each other the generation may be the same.
+    pub identity: u128,
+}
+
+/// Whose an arena is. It never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Random: no two arenas are alike.
+    pub identity: u128,
+    /// The program's name; 255 bytes at most.
+    pub run: Box<[u8]>,
+    /// The start of the program that made it.
+    pub start: Start,
+    /// Whose it is.
+    pub rank: u32,
+    /// Of so many.
+    pub ranks: u32,
+}
+
+/// A version: the start of the program that it is of, and the how many-eth it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VersionId {
+    /// The start.
+    pub generation: u64,
+    /// Counts from 1 in each generation.
+    pub number: u64,
+}
+
+impl std::fmt::Display for VersionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.generation, self.number)
+    }
+}
+
+/// What a version survives, by what has been done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// It is whole, some of it in memory.
+    Committed,
+    /// All of it lies in the arena.
+    Durable,
+    /// All of it lies on another node too.
+    Replicated,
+    /// It is on the external store.
+    Flushed,
+}
+
+/// A version that is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// Which.
+    pub id: VersionId,
+    /// The identity of the start that it is of.
+    pub start: u128,
+    /// What it survives.
+    pub level: Level,
+    /// What it has.
+    pub manifest: Manifest,
+    /// Where the manifest lies.
+    at: Range<u64>,
+    /// Its checksum: what has taken its place since has another.
+    sum: u64,
+}
+
+impl Version {
+    /// What holds all of its data that lie in the arena.
+    pub fn extent(&self) -> Range<u64> {
+        let extents = self.manifest.extents().filter(|r| !r.is_empty());
+        let both =
+            |one: Range<u64>, other: Range<u64>| one.start.min(other.start)..one.end.max(other.end);
+        extents.reduce(both).unwrap_or(0..0)
+    }
+}
+
+/// Why an arena cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// Its first block is none.
+    #[error(
+        "this is no arena of checkpoints, or one of another version of tarn: its first block is not what tarn writes"
+    )]
+    NoArena,
+    /// Neither superblock is one.
+    #[error(
+        "both superblocks are damaged: what the arena holds cannot be found; use the buddy's copy or what was flushed"
+    )]
+    Damaged,
+    /// It changes as often as it is read.
+    #[error("the arena is published to faster than it can be read: try again")]
+    Unsettled,
+    /// There is no room.
+    #[error(
+        "the arena has no {wanted} bytes for it: {free} are free{}; let it be larger, or keep fewer versions",
+        pinned_by_readers(*pinned)
+    )]
+    Full {
+        /// Bytes that are wanted.
+        wanted: u64,
+        /// Bytes that are free, in pieces perhaps.
+        free: u64,
+        /// Ranges that readers have pinned.
+        pinned: usize,
+    },
+    /// More than a format can hold.
+    #[error("{what}: {is}, and there may be {most}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// As many.
+        is: usize,
+        /// As there may be.
+        most: usize,
+    },
+    /// What nobody could read back.
+    #[error("{what} cannot be found again: this is an error in the program that publishes it")]
+    Malformed {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The last superblock may be there or not.
+    #[error(
+        "writing to the arena has failed before, and what it holds is not known: open it again"
+    )]
+    Unknown,
+    /// The medium refused something.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+}
+
+/// What an arena holds: the state that the newest superblock leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arena {
+    header: Header,
+    size: u64,
+    epoch: u64,
+    /// The newest start of the program that has gone on with it.
+    started: Start,
+    /// Which superblock is the newest.
+    newest: usize,
+    versions: Vec<Version>,
+    /// What is being written and nothing leads to yet.
+    slot: Range<u64>,
+    /// A superblock could not be written for sure: which is the newest is only known when the arena is opened again.
+    unknown: bool,
+}
+
+impl Arena {
+    /// Makes an empty arena of a medium that nobody knows yet: it gets its name afterwards.
+    ///
+    /// # Errors
+    /// When the medium is too small, or fails.
+    pub fn format(window: &mut impl Window, header: Header) -> Result<Self, ArenaError> {
+        check("bytes of the run's name", header.run.len(), MAX_KEY)?;
+        let mut arena = Self {
+            size: window.size(),
+            started: header.start,
+            header,
+            epoch: 0,
+            newest: 1,
+            versions: Vec::new(),
+            slot: 0..0,
+            unknown: false,
+        };
+        if arena.header.rank >= arena.header.ranks {
+            let what = "an arena of a rank that there is not";
+            return Err(ArenaError::Malformed { what });
+        }
+        if arena.size < LEAST {
+            return Err(ArenaError::Full {
+                wanted: LEAST,
+                free: arena.size,
+                pinned: 0,
+            });
+        }
+        let payload = arena.header.encode();
+        let block = block::seal(Kind::Header, arena.header.identity, 0, &payload, BLOCK);
+        window.write(0, &block)?;
+        arena.flip(window)?;
+        Ok(arena)
+    }
+
+    /// Finds what an arena holds: of the superblocks that are whole the one of the higher epoch, and of its versions those whose
+    /// manifests are whole: its state at one instant of the call, whoever writes to it. Writes nothing.
+    ///
+    /// # Errors
+    /// When it is none, or nothing leads to what it holds.
+    pub fn open(stored: &impl Stored) -> Result<Self, ArenaError> {
+        let size = stored.size();
+        if size < LEAST {
+            return Err(ArenaError::NoArena);
+        }
+        let mut block = vec![0; BLOCK];
+        stored.read(0, &mut block)?;
+        let header = block::unseal(Kind::Header, 0, &block);
+        let header = header.and_then(|(identity, payload)| Header::decode(identity, payload));
+        let header = header.ok_or(ArenaError::NoArena)?;
+        let mut found: Option<(Superblock, usize)> = None;
+        let blocks = superblocks(stored)?;
+        for (newest, at) in SUPERBLOCKS.into_iter().enumerate() {
+            let superblock = block::unseal(Kind::Superblock, at, &blocks[newest]);
+            let own = superblock.filter(|(identity, _)| *identity == header.identity);
+            if let Some(superblock) = own.and_then(|(_, payload)| Superblock::decode(payload))
+                && found
+                    .as_ref()
+                    .is_none_or(|(other, _)| superblock.epoch > other.epoch)
+            {
+                found = Some((superblock, newest));
+            }
+        }
+        let (superblock, newest) = found.ok_or(ArenaError::Damaged)?;
+        let Superblock {
+            epoch,
+            started,
+            rows,
+        } = superblock;
+        let mut versions = Vec::with_capacity(rows.len());
+        for row in rows {
+            if let Some(manifest) = row.manifest(stored, header.identity)? {
+                versions.push(Version {
+                    id: row.id,
+                    start: row.start,
+                    level: row.level,
+                    manifest,
+                    at: row.at,
+                    sum: row.sum,
+                });
+            }
+        }
+        Ok(Self {
+            header,
+            size,
+            epoch,
+            started,
+            newest,
+            versions,
+            slot: 0..0,
+            unknown: false,
+        })
+    }
+
+    /// The same for who goes on writing. What was found may be what a process that was killed had written and not made persistent
+    /// yet: it is made so now, before anything is built on it.
+    ///
+    /// # Errors
+    /// As for [`Arena::open`], and when the medium fails.
+    pub fn resume(window: &mut impl Window) -> Result<Self, ArenaError> {
+        let arena = Self::open(window)?;
+        let at = SUPERBLOCKS[arena.newest];
+        let mut block = vec![0; BLOCK];
+        window.read(at, &mut block)?;
+        // The same bytes: nothing can be torn.
+        window.write(at, &block)?;
+        window.persist()?;
+        Ok(arena)
+    }
+
+    /// Whose it is.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The newest start of the program that has gone on with it.
+    pub fn started(&self) -> Start {
+        self.started
+    }
+
+    /// A start of the program goes on with it: from now on that is known here, whatever it comes to. The versions that are new from
+    /// then on are its.
+    ///
+    /// # Errors
+    /// As for [`Arena::publish`].
+    pub fn start(&mut self, window: &mut impl Window, start: Start) -> Result<(), ArenaError> {
+        self.started = self.started.max(start);
+        self.publish(window, None, |_| true)
+    }
+
+    /// What it holds, oldest first.
+    pub fn versions(&self) -> &[Version] {
+        &self.versions
+    }
+
+    /// The medium has become larger.
+    pub fn grown(&mut self, size: u64) {
+        self.size = self.size.max(size);
+    }
+
+    /// Places for data of these lengths, which nothing that is kept or that readers have pinned lies in. Until they are published they are
+    /// free: who takes places twice gets the same, if no reader has come or gone.
+    ///
+    /// # Errors
+    /// [`ArenaError::Full`], and when the medium fails.
+    pub fn places(&self, window: &impl Window, lengths: &[u64]) -> Result<Vec<u64>, ArenaError> {
+        Ok(self.take(window, lengths, &[])?.0)
+    }
+
+    /// Where the objects of a version lie, or are to lie once none of them is staged: in the slot that it was committed to, of which the
+    /// rest is free if whoever committed it is dead. None if nothing of it lies there, or something else does.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    pub fn own_places(
+        &self,
+        window: &impl Window,
+        version: &Version,
+    ) -> Result<Option<Vec<u64>>, ArenaError> {
+        let objects = &version.manifest.objects;
+        let Some((offsets, length)) = layout::slot(objects.iter().map(Object::size)) else {
+            return Ok(None);
+        };
+        // Where the slot begins by each piece: all must agree, or what is staged could come to lie on another piece.
+        let begins = objects.iter().zip(&offsets).flat_map(|(object, offset)| {
+            let mut at = *offset;
+            object.pieces.iter().filter_map(move |piece| {
+                let before = at;
+                at += piece.length;
+                match piece.place {
+                    Place::Arena(lies) if piece.length > 0 => Some(lies.checked_sub(before)),
+                    _ => None,
+                }
+            })
+        });
+        let begins: BTreeSet<Option<u64>> = begins.collect();
+        let begins = match begins.len() {
+            1 => begins.first().copied().flatten(),
+            _ => None,
+        };
+        let Some(slot) = begins.and_then(|at| Some(at..at.checked_add(length)?)) else {
+            return Ok(None);
+        };
+        let others = self.versions.iter().filter(|v| v.id != version.id);
+        let mut taken: Vec<Range<u64>> = others.flat_map(|v| v.manifest.extents()).collect();
+        taken.extend(self.versions.iter().map(|v| v.at.clone()));
+        taken.extend(window.pinned()?);
+        let free = room::free(self.size, taken);
+        let is_free = free
+            .iter()
+            .any(|r| r.start <= slot.start && slot.end <= r.end);
+        Ok(is_free.then(|| offsets.iter().map(|offset| slot.start + offset).collect()))
+    }
+
+    /// A place for the next version, which nothing else is put into until another one is asked for: not even its own manifest, while some
+    /// of it is still staged. And whether another was passed over that readers have pinned.
+    ///
+    /// # Errors
+    /// As for [`Arena::places`].
+    pub fn slot(&mut self, window: &impl Window, length: u64) -> Result<(u64, bool), ArenaError> {
+        self.slot = 0..0;
+        let (places, passed) = self.take(window, &[length], &[])?;
+        self.slot = places[0]..places[0] + length;
+        Ok((places[0], passed))
+    }
+
+    /// Publishes: of the versions that are kept those that `keeps` says stay, and `new` is added, or takes the place of the one of
+    /// the same name. Its data are persistent already. One instant decides: before it the arena holds what it held, after it this.
+    ///
+    /// # Errors
+    /// When it does not fit or could not be read back: nothing has changed. When the medium fails: whether it is published is known
+    /// when the arena is opened again, and until then all is refused.
+    pub fn publish(
+        &mut self,
+        window: &mut impl Window,
+        new: Option<(VersionId, Level, Manifest)>,
+        keeps: impl Fn(&Version) -> bool,
+    ) -> Result<(), ArenaError> {
+        if self.unknown {
+            return Err(ArenaError::Unknown);
+        }
+        let mut versions: Vec<Version> =
+            self.versions.iter().filter(|v| keeps(v)).cloned().collect();
+        if let Some((id, level, manifest)) = new {
+            let before = self.versions.iter().find(|v| v.id == id);
+            let start = before.map_or(self.started.identity, |v| v.start);
+            check("objects", manifest.objects.len(), MAX_OBJECTS)?;
+            let longest = manifest.objects.iter().map(|o| o.key.len()).max();
+            check("bytes of a key", longest.unwrap_or(0), MAX_KEY)?;
+            versions.retain(|v| v.id != id);
+            check("versions", versions.len() + 1, MAX_VERSIONS)?;
+            let payload = manifest.encode();
+            check("bytes of a manifest", payload.len(), MAX_BYTES as usize)?;
+            if Manifest::decode(&payload, self.size).as_ref() != Some(&manifest) {
+                let what = "a version with keys out of order, pieces outside the arena, or not a checksum for each chunk";
+                return Err(ArenaError::Malformed { what });
+            }
+            let length = block::size(payload.len(), PAGE as usize);
+            let taken: Vec<Range<u64>> = manifest.extents().collect();
+            let at = self.take(window, &[length as u64], &taken)?.0[0];
+            let block = block::seal(Kind::Manifest, self.header.identity, at, &payload, length);
+            window.write(at, &block)?;
+            window.persist()?;
+            versions.push(Version {
+                id,
+                start,
+                level,
+                manifest,
+                at: at..at + length as u64,
+                sum: block::sum(&block),
+            });
+            versions.sort_by_key(|v| v.id);
+        }
+        self.versions = versions;
+        self.unknown = true;
+        self.flip(window)?;
+        self.unknown = false;
+        Ok(())
+    }
+
+    /// Extents beside those of what is kept and `more`, and of what readers have pinned; whether there would be others without these.
+    fn take(
+        &self,
+        window: &impl Window,
+        lengths: &[u64],
+        more: &[Range<u64>],
+    ) -> Result<(Vec<u64>, bool), ArenaError> {
+        if self.unknown {
+            return Err(ArenaError::Unknown);
+        }
+        let kept = self.versions.iter();
+        let kept = kept.flat_map(|v| v.manifest.extents().chain([v.at.clone()]));
+        let mut taken: Vec<Range<u64>> = kept.chain(more.iter().cloned()).collect();
+        taken.push(self.slot.clone());
+        let first = room::take(&mut room::free(self.size, taken.iter().cloned()), lengths);
+        // After what was given up is published, and before anything is written there (docs/internals/checkpoints.md).
+        let pinned = window.pinned()?;
+        let count = pinned.len();
+        taken.extend(pinned);
+        let mut free = room::free(self.size, taken);
+        let places = room::take(&mut free, lengths).ok_or_else(|| ArenaError::Full {
+            wanted: lengths.iter().sum(),
+            free: free.iter().map(|r| r.end - r.start).sum(),
+            pinned: count,
+        })?;
+        let passed = first.as_ref() != Some(&places);
+        Ok((places, passed))
+    }
+
+    /// Writes the older superblock: from now on it is the newest.
+    fn flip(&mut self, window: &mut impl Window) -> Result<(), ArenaError> {
+        let (epoch, newest) = (self.epoch + 1, 1 - self.newest);
+        let at = SUPERBLOCKS[newest];
+        let payload = encode_rows(epoch, self.started, &self.versions);
+        let block = block::seal(Kind::Superblock, self.header.identity, at, &payload, BLOCK);
+        window.write(at, &block)?;
+        window.persist()?;
+        (self.epoch, self.newest) = (epoch, newest);
+        Ok(())
+    }
+}
+
+/// Copies an object out of an arena. The pieces that are damaged or lie elsewhere are not copied: their numbers.
+///
+/// # Errors
+/// When the arena cannot be read.
+///
+/// # Panics
+/// When `into` is of another size.
+pub fn read(
+    stored: &impl Stored,
+    object: &Object,
+    into: &mut [u8],
+) -> Result<Vec<usize>, MediumError> {
+    assert_eq!(into.len() as u64, object.size());
+    let mut bad = Vec::new();
+    let mut left = into;
+    for (number, piece) in object.pieces.iter().enumerate() {
+        let (bytes, rest) = left.split_at_mut(piece.length as usize);
+        left = rest;
+        let Place::Arena(at) = piece.place else {
+            bad.push(number);
+            continue;
+        };
+        let sums = stored.read_chunks(at, bytes, CHUNK as usize)?;
+        if sums != piece.sums {
+            bad.push(number);
+        }
+    }
+    Ok(bad)
+}
+
+/// Both superblocks, as they were at one instant: the first did not change while the second was read. Who writes makes one whole before
+/// the other is touched, so of these the newer whole one is the newest, or the one that was being written then.
+fn superblocks(stored: &impl Stored) -> Result<[Vec<u8>; 2], ArenaError> {
+    let [mut first, mut second, mut again] = [(); 3].map(|()| vec![0; BLOCK]);
+    stored.read(SUPERBLOCKS[0], &mut first)?;
+    for _ in 0..LOOKS {
+        stored.read(SUPERBLOCKS[1], &mut second)?;
+        stored.read(SUPERBLOCKS[0], &mut again)?;
+        if first == again {
+            return Ok([first, second]);
+        }
+        std::mem::swap(&mut first, &mut again);
+    }
+    Err(ArenaError::Unsettled)
+}
+
+/// What is said of readers where there is no room.
+pub(crate) fn pinned_by_readers(pinned: usize) -> String {
+    match pinned {
+        0 => String::new(),
+        1 => ", and a reader in another program has a version pinned: end it".into(),
+        _ => format!(", and readers in other programs have {pinned} versions pinned: end them"),
+    }
+}
+
+fn check(what: &'static str, is: usize, most: usize) -> Result<(), ArenaError> {
+    match is > most {
+        true => Err(ArenaError::TooMany { what, is, most }),
+        false => Ok(()),
+    }
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_short(&mut out, &self.run);
+        self.start.encode(&mut out);
+        out.extend(self.rank.to_le_bytes());
+        out.extend(self.ranks.to_le_bytes());
+        out
+    }
+
+    fn decode(identity: u128, payload: &[u8]) -> Option<Self> {
+        let mut fields = Fields(payload);
+        let header = Self {
+            identity,
+            run: fields.short()?.into(),
+            start: Start::decode(&mut fields)?,
+            rank: fields.u32()?,
+            ranks: fields.u32()?,
+        };
+        (fields.0.is_empty() && header.rank < header.ranks).then_some(header)
+    }
+}
+
+impl Start {
+    fn encode(self, out: &mut Vec<u8>) {
+        out.extend(self.generation.to_le_bytes());
+        out.extend(self.identity.to_le_bytes());
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self {
+            generation: fields.u64()?,
+            identity: u128::from_le_bytes(fields.take()?),
+        })
+    }
+}
+
+/// What a superblock says of a version.
+struct Row {
+    id: VersionId,
+    start: u128,
+    level: Level,
+    at: Range<u64>,
+    sum: u64,
+}
+
+impl Row {
+    /// The manifest that it leads to, if that is whole.
+    fn manifest(
+        &self,
+        stored: &impl Stored,
+        identity: u128,
+    ) -> Result<Option<Manifest>, MediumError> {
+        let size = stored.size();
+        let length = self.at.end - self.at.start;
+        if length > MAX_BYTES + PAGE || self.at.end > size {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length as usize];
+        stored.read(self.at.start, &mut bytes)?;
+        let payload = block::unseal(Kind::Manifest, self.at.start, &bytes);
+        let own = payload.filter(|(arena, _)| *arena == identity && block::sum(&bytes) == self.sum);
+        Ok(own.and_then(|(_, payload)| Manifest::decode(payload, size)))
+    }
+}
+
+fn encode_rows(epoch: u64, started: Start, versions: &[Version]) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend(epoch.to_le_bytes());
+    started.encode(&mut out);
+    out.push(versions.len() as u8);
+    for version in versions {
+        out.extend(version.id.generation.to_le_bytes());
+        out.extend(version.id.number.to_le_bytes());
+        out.extend(version.start.to_le_bytes());
+        out.push(version.level as u8);
+        out.extend(version.at.start.to_le_bytes());
+        out.extend(version.at.end.to_le_bytes());
+        out.extend(version.sum.to_le_bytes());
+    }
+    out
+}
+
+/// A superblock, as it is written.
+struct Superblock {
+    epoch: u64,
+    started: Start,
+    rows: Vec<Row>,
+}
+
+impl Superblock {
+    fn decode(payload: &[u8]) -> Option<Self> {
+        let mut fields = Fields(payload);
+        let epoch = fields.u64()?;
+        let started = Start::decode(&mut fields)?;
+        let count = usize::from(fields.u8()?);
+        if count > MAX_VERSIONS {
+            return None;
+        }
+        let mut rows: Vec<Row> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let id = VersionId {
+                generation: fields.u64()?,
+                number: fields.u64()?,
+            };
+            let start = u128::from_le_bytes(fields.take()?);
+            if rows.last().is_some_and(|last| last.id >= id) {
+                return None;
+            }
+            let level = match fields.u8()? {
+                0 => Level::Committed,
+                1 => Level::Durable,
+                2 => Level::Replicated,
+                3 => Level::Flushed,
+                _ => return None,
+            };
+            let at = fields.u64()?..fields.u64()?;
+            if at.start < room::FIRST || at.start > at.end {
+                return None;
+            }
+            let sum = fields.u64()?;
+            rows.push(Row {
+                id,
+                start,
+                level,
+                at,
+                sum,
+            });
+        }
+        // The next one must be higher.
+        (fields.0.is_empty() && epoch < u64::MAX).then_some(Self {
+            epoch,
+            started,
+            rows,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Piece, Shape};
+    use tarn_media::Mapped;
+    use tarn_ports::Medium;
+
+    /// While it is de-staged its slot is written to, and its manifest must stay what it is.
+    #[test]
+    fn the_manifest_of_a_version_that_is_staged_is_not_in_its_slot() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut medium = Mapped::create(&folder.path().join("arena"), 1 << 20).unwrap();
+        let mut windows = medium.windows(std::slice::from_ref(&(0..1 << 20))).unwrap();
+        let window = &mut windows[0];
+        let header = Header {
+            identity: 1,
+            run: b"run".as_slice().into(),
+            start: Start {
+                generation: 1,
+                identity: 1,
+            },
+            rank: 0,
+            ranks: 1,
+        };
+        let mut arena = Arena::format(window, header).unwrap();
+        let (slot, _) = arena.slot(window, CHUNK).unwrap();
+        let piece = Piece {
+            length: CHUNK,
+            place: Place::Staged(room::FIRST),
+            sums: vec![0],
+        };
+        let object = Object {
+            key: b"k".as_slice().into(),
+            unit: 1,
+            shape: Shape::Own,
+            pieces: vec![piece],
+        };
+        let manifest = Manifest {
+            seal: None,
+            objects: vec![object],
+        };
+        let id = VersionId {
+            generation: 1,
+            number: 1,
+        };
+        arena
+            .publish(window, Some((id, Level::Committed, manifest)), |_| true)
+            .unwrap();
+        let at = &arena.versions()[0].at;
+        assert!(at.start >= slot + CHUNK || at.end <= slot, "{at:?} {slot}");
+        // The next slot may be there again.
+        assert_eq!(arena.slot(window, CHUNK).unwrap(), (slot, false));
+    }
+}

@@ -1,0 +1,796 @@
+//! A rank: the driver of all this. It has the objects copied, published and de-staged, and finds them again. Threads and a monotonic
+//! clock are used here and in [`crate::lanes`] alone; bytes, files and other ranks come through ports.
+//!
+//! One rank_state has all that is written to. The caller has it during a commit, the helper thread between two: whoever has it finds done or
+//! does what the other has left.
+
+mod ahead;
+mod asked;
+mod buddy;
+mod commit;
+mod destage;
+mod flush;
+mod found;
+pub mod left;
+mod outside;
+mod parity;
+mod replicate;
+mod restore;
+mod words;
+
+use crate::arena::{Arena, ArenaError, Level, Version, VersionId, pinned_by_readers};
+use crate::fault::{Code, Fault};
+use crate::layout;
+use crate::manifest::{MAX_KEY, Manifest, Shape};
+use crate::room::LARGE;
+pub use crate::seal::Sealing;
+use ahead::Ahead;
+pub use asked::{Asked, MAX_REPLICAS, MAX_SET};
+use buddy::{Buddies, Kept, Nodes};
+use flush::Flusher;
+use found::World;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tarn_ports::{
+    Carried, External, Medium, MediumError, PowerFail, Ranks, Reached, Vault, Watched, Window,
+};
+use words::{Call, agree};
+
+/// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
+pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
+
+/// Bytes of an arena that are mapped before the rank_state is given to who wants it.
+const WARM: u64 = 16 << 20;
+/// As long as somebody wants the rank_state, who copies ahead looks this often whether it is free.
+const YIELD: Duration = Duration::from_millis(1);
+/// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
+const RECENT: u64 = 32;
+
+/// How much of a checkpoint may be staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// None: all goes to the persistent tier at once.
+    None,
+    /// Half.
+    Half,
+    /// All of it.
+    All,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// How versions are kept on other nodes too, while the program computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Replicate {
+    /// They are not.
+    #[default]
+    None,
+    /// All that a rank has is copied to so many other nodes.
+    Copies(usize),
+    /// In sets of about so many ranks of different nodes, any one can be made again from the others.
+    Parity(usize),
+}
+
+/// Which nodes come first as buddies, and for copies of versions, where the switches over them are known (Fernando 2016, Figure 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Distance {
+    /// The nearest: a byte goes through the fewest switches.
+    #[default]
+    Near,
+    /// The farthest: with a switch not all are lost.
+    Far,
+}
+
+/// What a rank is told.
+#[derive(Clone)]
+pub struct Options {
+    /// The program's name.
+    pub run: Box<[u8]>,
+    /// Random: the identity of the arena, should one be made.
+    pub identity: u128,
+    /// What is staged.
+    pub staging: Staging,
+    /// How many buddies keep what is staged, until objects ask for others.
+    pub buddies: usize,
+    /// One on the same node will do.
+    pub same_node: bool,
+    /// Which other nodes come first.
+    pub distance: Distance,
+    /// How versions are kept on other nodes too.
+    pub replicate: Replicate,
+    /// Every so-many-eth of them.
+    pub replicate_every: u64,
+    /// The longest wait for other ranks.
+    pub timeout: Duration,
+    /// Threads beside the caller that copy in a commit; without any, nothing is done in the background either.
+    pub helpers: usize,
+    /// Whether what was copied ahead is compared with what is there at the commit: to find writes that nobody sees, at the price of
+    /// reading all of it.
+    pub audit: bool,
+    /// What a helper thread does first: it goes to its processors.
+    pub enter: Arc<dyn Fn() + Send + Sync>,
+    /// Where versions are that outlive the nodes.
+    pub external: Option<ExternalStore>,
+    /// What versions are sealed with, if they are.
+    pub seal: Option<Arc<Sealing>>,
+    /// Whether a restart may leave out objects of its version, which later versions are without.
+    pub leaves_out: bool,
+}
+
+/// A store that outlives the nodes, and what goes there.
+#[derive(Clone)]
+pub struct ExternalStore {
+    /// What the program has there.
+    pub store: Arc<dyn External>,
+    /// Versions from one that is flushed to the next; 0: none is.
+    pub every: u64,
+    /// Bytes a second that a rank writes and reads back; 0: as many as the store takes.
+    pub rate: u64,
+}
+
+/// An object as it is now.
+#[derive(Debug, Clone)]
+pub struct Item<'a> {
+    /// Its name.
+    pub key: &'a [u8],
+    /// Bytes of an element.
+    pub unit: u32,
+    /// How it divides.
+    pub shape: Shape,
+    /// What it holds.
+    pub bytes: &'a [u8],
+}
+
+/// An object that is to be filled.
+#[derive(Debug)]
+pub struct Empty<'a> {
+    /// Its name.
+    pub key: &'a [u8],
+    /// How it divides.
+    pub shape: Shape,
+    /// What is filled.
+    pub bytes: &'a mut [u8],
+}
+
+/// What a commit gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The version.
+    pub id: VersionId,
+    /// Why there are fewer copies than were asked for.
+    pub degraded: Option<String>,
+}
+
+/// A version that can be restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restorable {
+    /// Which.
+    pub id: VersionId,
+    /// That wrote it.
+    pub ranks: u32,
+    /// The least of all ranks.
+    pub level: Level,
+    /// Of this rank's objects; 0 if it has none.
+    pub bytes: u64,
+}
+
+/// What was done, in bytes and time, since the rank began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Commits.
+    pub commits: u64,
+    /// In them.
+    pub commit: Duration,
+    /// Of it, for the version before to be de-staged, here and on other ranks, and for what was asked.
+    pub waited: Duration,
+    /// Committed.
+    pub bytes: u64,
+    /// Of it, to memory first.
+    pub staged: u64,
+    /// Of it, copied before the commit and not written since.
+    pub ahead: u64,
+    /// Copied ahead in vain.
+    pub twice: u64,
+    /// Spent on de-staging.
+    pub destage: Duration,
+    /// The last commit.
+    pub last_commit: Duration,
+    /// What it staged.
+    pub last_staged: u64,
+    /// As long as that took to be de-staged.
+    pub last_destage: Duration,
+    /// Bytes a second that the tier took from this rank.
+    pub persistent_rate: u64,
+    /// Bytes a second that memory took from this rank, each copy counted.
+    pub memory_rate: u64,
+    /// Commits with fewer copies than were asked for.
+    pub degraded: u64,
+    /// Chunks that were damaged, and had no copy or another.
+    pub damaged: u64,
+    /// Versions of which this rank keeps what it is to keep for others.
+    pub replicated: u64,
+    /// Those of which it could not.
+    pub bare: u64,
+    /// Restored.
+    pub restored: u64,
+    /// In restarts.
+    pub restore: Duration,
+    /// Versions of which this rank's part was flushed.
+    pub flushed: u64,
+    /// Versions that were not, as one was being flushed when their turn came.
+    pub flushes_skipped: u64,
+    /// Versions that could not be flushed.
+    pub flush_failed: u64,
+    /// As long as the last one took to be flushed.
+    pub last_flush: Duration,
+    /// Slots that were passed over, as readers of other programs have pinned what lies there.
+    pub pinned: u64,
+    /// Bytes that went to ranks of other nodes and came from there.
+    pub carried: Carried,
+}
+
+/// One of a program's ranks.
+pub struct Rank<T: Vault, M: Vault> {
+    shared: Arc<Shared<T, M>>,
+    helper: Option<JoinHandle<()>>,
+    /// Keeps versions for others.
+    keeper: Option<JoinHandle<()>>,
+    /// The end of the last commit, or the begin.
+    since: Instant,
+    /// What versions must have when their commit returns.
+    persistence: Level,
+    flusher: Option<JoinHandle<()>>,
+}
+
+/// What caller and helper share.
+struct Shared<T: Vault, M: Vault> {
+    options: Options,
+    ranks: Arc<dyn Ranks>,
+    nodes: Nodes,
+    tier: Arc<T>,
+    memory: Arc<M>,
+    /// What earlier starts have left.
+    world: World,
+    flusher: Option<Arc<Flusher<T>>>,
+    /// Versions that were begun.
+    number: AtomicU64,
+    rank_state: Mutex<RankState<T::Medium, M::Medium>>,
+    /// What this rank has done.
+    reached: Mutex<Reached>,
+    /// The number of the last version that this rank could not keep for others, and why.
+    why_bare: Mutex<Option<(u64, String)>>,
+    stats: Mutex<Stats>,
+    /// There may be something to do for the helper.
+    bell: Mutex<bool>,
+    rung: Condvar,
+    /// The caller wants the rank_state: who copies ahead lets it go.
+    wanted: AtomicBool,
+    /// The helper is to end.
+    ended: AtomicBool,
+}
+
+/// All that is written to.
+struct RankState<A, S> {
+    /// The version that was restored.
+    base: Option<VersionId>,
+    /// What earlier starts have left, and not all ranks have, is gone.
+    begun: bool,
+    /// A version that was damaged before it was de-staged: the next commit says so.
+    degraded_by: Option<String>,
+    /// Up to this number versions are not kept for others any more: they took too long.
+    released: u64,
+    /// What earlier starts have left on this node, and nobody needs, is gone.
+    reclaimed: bool,
+    asked: Asked,
+    arena: Option<(Arena, A)>,
+    /// How much of it is mapped for sure.
+    warm: u64,
+    /// What the arena is called.
+    name: String,
+    staging: Option<S>,
+    buddies: Buddies<S>,
+    pending: Option<Pending>,
+    ahead: Ahead,
+}
+
+/// A version of which some is staged, and not in the arena yet.
+#[derive(Debug)]
+struct Pending {
+    id: VersionId,
+    /// Where its objects lie once they are in the arena, in their order.
+    places: Vec<u64>,
+}
+
+impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
+    /// Begins: looks at what earlier starts have left, completes it where it was staged, and agrees with the other ranks on what can
+    /// be restored. All ranks call it.
+    ///
+    /// # Errors
+    /// When ranks do not come, or folders cannot be read.
+    pub fn begin(
+        options: Options,
+        tier: T,
+        memory: M,
+        ranks: Arc<dyn Ranks>,
+    ) -> Result<Self, Fault> {
+        let length = options.run.len();
+        if length == 0 || length > MAX_KEY {
+            let text = format!("the run's name has {length} bytes; 1 to {MAX_KEY} are possible");
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        let (tier, memory, distance) = (Arc::new(tier), Arc::new(memory), options.distance);
+        let kept = Kept::new(Arc::clone(&tier), Arc::clone(&memory));
+        ranks.serve(Arc::new(kept));
+        let (world, open) = found::find(&options, &*tier, &*memory, &*ranks)?;
+        let rank_state = RankState::new(&world, open, &*tier, &*ranks, &options)?;
+        let rank_state = Mutex::new(rank_state);
+        let flusher = Flusher::begin(&options, world.start.identity, &tier, &ranks)?;
+        let (flusher, flushes) = flusher.unzip();
+        let shared = Arc::new(Shared {
+            flusher,
+            rank_state,
+            options,
+            nodes: Nodes::of(&*ranks, distance),
+            ranks,
+            tier,
+            memory,
+            world,
+            number: AtomicU64::new(0),
+            reached: Mutex::default(),
+            why_bare: Mutex::default(),
+            stats: Mutex::default(),
+            bell: Mutex::default(),
+            rung: Condvar::new(),
+            wanted: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        let mut rank = Self {
+            shared,
+            helper: None,
+            keeper: None,
+            since: Instant::now(),
+            persistence: Level::Committed,
+            flusher: flushes,
+        };
+        let thread = |name: &str, work: fn(&Shared<T, M>)| {
+            let shared = Arc::clone(&rank.shared);
+            let thread = std::thread::Builder::new().name(name.into());
+            thread.spawn(move || work(&shared)).map_err(|e| {
+                let text = format!("no thread can be made: {e}");
+                Fault::new(Code::NoMem, text)
+            })
+        };
+        let options = &rank.shared.options;
+        let helper = (options.helpers > 0).then(|| thread("phx-helper", Shared::help));
+        let keeps = options.replicate != Replicate::None;
+        let keeper = keeps.then(|| thread("phx-keeper", Shared::replicate));
+        (rank.helper, rank.keeper) = (helper.transpose()?, keeper.transpose()?);
+        Ok(rank)
+    }
+
+    /// The memory of an object is watched from now on, until it is not or another is, and copied ahead where that pays (`always`:
+    /// whatever was learned). Without a helper nothing is.
+    pub fn watch(&mut self, key: &[u8], memory: Box<dyn Watched>, always: bool) {
+        if self.helper.is_some() {
+            self.shared.take().ahead.watch(key, memory, always);
+        }
+    }
+
+    /// It is not watched any more: its memory may go.
+    pub fn unwatch(&mut self, key: &[u8]) {
+        self.shared.take().ahead.forget(key);
+    }
+
+    /// Takes the room that objects of these sizes need, and the memory that they are staged in, so that it is not missing later.
+    ///
+    /// # Errors
+    /// When there is no room, or no memory.
+    pub fn reserve(&mut self, sizes: &[u64]) -> Result<(), Fault> {
+        self.shared.take().reserve(&self.shared, sizes)
+    }
+
+    /// Keeps the state of objects as a new version: the how many-eth commit it is, which is the same on all ranks. When it returns,
+    /// what was staged is in memory that outlives the process, and at the buddy, and the version has reached what [`Rank::ask`] said.
+    ///
+    /// # Errors
+    /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
+    /// version then, and the ones before are what they were.
+    pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
+        let mut committed = self.shared.commit(items);
+        self.shared.ring();
+        if let Ok(committed) = &mut committed {
+            self.reach(committed);
+        }
+        self.since = Instant::now();
+        committed
+    }
+
+    /// Whether so long a time has gone by since the last commit, or the begin, by the clock of rank 0: the same on all ranks. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// When ranks do not come, or are in another call.
+    pub fn due(&self, interval: Duration) -> Result<bool, Fault> {
+        let (ranks, timeout) = (&*self.shared.ranks, self.shared.options.timeout);
+        let mine = self.since.elapsed() >= interval;
+        Ok(agree(ranks, Call::Due, &mine, timeout)?[0])
+    }
+
+    /// Fills objects from a version, or from the newest that all ranks have; where that is damaged, from the one before. All ranks call
+    /// it, before the first commit. None if there is no version.
+    ///
+    /// # Errors
+    /// When objects are not as they were, or what was asked for is not there.
+    pub fn restart(
+        &mut self,
+        which: Option<VersionId>,
+        objects: &mut [Empty<'_>],
+    ) -> Result<Option<VersionId>, Fault> {
+        let restarted = self.shared.restart(which, objects);
+        self.shared.ring();
+        restarted
+    }
+
+    /// What can be restored from earlier starts, oldest first.
+    pub fn restorable(&self) -> Vec<Restorable> {
+        let restorable = self.shared.world.restorable(self.shared.ranks.rank());
+        restorable.into_iter().map(|(_, version)| version).collect()
+    }
+
+    /// Waits until a version has a level, on all ranks.
+    ///
+    /// # Errors
+    /// When it has not within the time, or never will.
+    pub fn wait(&self, id: VersionId, level: Level, within: Duration) -> Result<(), Fault> {
+        let shared = &self.shared;
+        if level == Level::Flushed {
+            return shared.wait_flushed(id, within);
+        }
+        let replicated = level == Level::Replicated;
+        if replicated && shared.options.replicate == Replicate::None {
+            let text = "versions are not kept on other nodes: it was not asked for";
+            return Err(Fault::new(Code::Unsupported, text));
+        }
+        if replicated && !shared.is_replicated(id.number) {
+            let text = format!(
+                "version {id} is not kept on other nodes: every {}th is",
+                shared.options.replicate_every
+            );
+            return Err(Fault::new(Code::NotFound, text));
+        }
+        let none = |why| {
+            Err(Fault::new(
+                Code::NotFound,
+                format!("there is no version {id}{why}"),
+            ))
+        };
+        let (generation, number) = (
+            shared.world.start.generation,
+            shared.number.load(Ordering::Acquire),
+        );
+        if id.generation < generation {
+            if replicated {
+                return none(
+                    " of this start: of earlier ones it is not known which nodes have them",
+                );
+            }
+            // What is restorable was completed as this start began.
+            return match self.restorable().iter().any(|v| v.id == id) {
+                true => Ok(()),
+                false => none(""),
+            };
+        }
+        if id.generation > generation || id.number > number {
+            return none(" yet");
+        }
+        if number - id.number >= RECENT {
+            return none(" any more");
+        }
+        let mut least = Reached {
+            committed: id.number,
+            ..Reached::default()
+        };
+        if level >= Level::Durable {
+            least.durable = id.number;
+            if self.helper.is_none() {
+                shared.take().destage(shared)?;
+            }
+        }
+        if replicated {
+            least.replicated = id.number;
+        }
+        shared.ranks.wait(least, within)?;
+        let told = shared.ranks.told();
+        let place = id.number / shared.options.replicate_every.max(1) % 64;
+        if replicated && told.bare & 1 << place != 0 {
+            let text = format!(
+                "version {id} is not on other nodes: there are too few, or a rank could not keep it"
+            );
+            return Err(Fault::new(Code::NoSpace, text));
+        }
+        match told.lacks(id.number) {
+            true => none(": a rank could not commit it, or it was damaged before it was de-staged"),
+            false => Ok(()),
+        }
+    }
+
+    /// What was done.
+    pub fn stats(&self) -> Stats {
+        let mut stats = *lock(&self.shared.stats);
+        if let Some(flusher) = &self.shared.flusher {
+            flusher.count(&mut stats);
+        }
+        stats.carried = self.shared.ranks.carried();
+        stats
+    }
+
+    /// This start of the program: the generation of what it commits.
+    pub fn generation(&self) -> u64 {
+        self.shared.world.start.generation
+    }
+
+    /// When what is durable outlives a loss of power; none before room was taken.
+    pub fn power_fail(&self) -> Option<PowerFail> {
+        let rank_state = self.shared.take();
+        let arena = rank_state.arena.as_ref();
+        arena.map(|(_, medium)| medium.promises().power_fail)
+    }
+
+    /// Ends: what is staged is de-staged, and memory is given back; what is being flushed is not waited for. All ranks call it.
+    ///
+    /// # Errors
+    /// When it cannot be de-staged: it stays in memory, and the next start tries again.
+    pub fn end(mut self) -> Result<(), Fault> {
+        self.last();
+        self.stop();
+        let shared = &self.shared;
+        let mut rank_state = shared.rank_state();
+        rank_state.destage(shared)?;
+        rank_state.staging = None;
+        shared.memory.remove(&found::staging(shared.ranks.rank()))?;
+        rank_state.buddies.forget();
+        // Whoever does not come has its own reason, and loses nothing by this: what is kept for it here stays then.
+        let (ranks, timeout) = (&*shared.ranks, shared.options.timeout);
+        if agree(ranks, Call::End, &(), timeout).is_ok() {
+            buddy::give_back(&*shared.memory, &*shared.ranks)?;
+            rank_state.reclaim(shared)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Vault, M: Vault> Rank<T, M> {
+    /// Waits until the last version that others are to keep is there.
+    fn last(&self) {
+        let shared = &self.shared;
+        let every = shared.options.replicate_every.max(1);
+        let number = shared.number.load(Ordering::Acquire) / every * every;
+        if self.keeper.is_some() && number > 0 && shared.take().destage(shared).is_ok() {
+            let least = Reached {
+                replicated: number,
+                ..Reached::default()
+            };
+            // Whoever does not come has its own reason.
+            let _ = shared.ranks.wait(least, shared.options.timeout);
+        }
+    }
+
+    fn stop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.ring();
+        for thread in self.helper.take().into_iter().chain(self.keeper.take()) {
+            // What one that panicked has left undone is done by whoever opens the arena next.
+            let _ = thread.join();
+        }
+        if let (Some(flusher), Some(thread)) = (&self.shared.flusher, self.flusher.take()) {
+            flusher.end(thread);
+        }
+    }
+}
+
+impl<T: Vault, M: Vault> Drop for Rank<T, M> {
+    /// As if the process was killed, but for what the helper is at.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl<T: Vault, M: Vault> Shared<T, M> {
+    fn rank_state(&self) -> MutexGuard<'_, RankState<T::Medium, M::Medium>> {
+        lock(&self.rank_state)
+    }
+
+    /// The rank_state, for the caller: a helper that copies ahead lets it go.
+    fn take(&self) -> MutexGuard<'_, RankState<T::Medium, M::Medium>> {
+        self.wanted.store(true, Ordering::Release);
+        let rank_state = self.rank_state();
+        self.wanted.store(false, Ordering::Release);
+        rank_state
+    }
+
+    fn stats(&self) -> MutexGuard<'_, Stats> {
+        lock(&self.stats)
+    }
+
+    /// There may be something to do for the helper.
+    fn ring(&self) {
+        *lock(&self.bell) = true;
+        self.rung.notify_all();
+    }
+
+    /// The helper: after each commit it de-stages what was staged, and then copies ahead. After a restart, or else the first commit, it
+    /// has the arena mapped.
+    fn help(&self) {
+        (self.options.enter)();
+        let mut next: Option<Instant> = None;
+        loop {
+            let mut bell = lock(&self.bell);
+            while !*bell {
+                let left = next.map(|n| n.saturating_duration_since(Instant::now()));
+                // Whoever wants the rank_state has it first.
+                let wanted = self.wanted.load(Ordering::Acquire);
+                let left = left.map(|left| if wanted { left.max(YIELD) } else { left });
+                bell = match left {
+                    Some(Duration::ZERO) => break,
+                    Some(left) => self
+                        .rung
+                        .wait_timeout(bell, left)
+                        .map_or_else(|e| e.into_inner().0, |w| w.0),
+                    None => self.rung.wait(bell).unwrap_or_else(PoisonError::into_inner),
+                };
+            }
+            let rung = std::mem::take(&mut *bell);
+            drop(bell);
+            if self.ended.load(Ordering::Acquire) {
+                return;
+            }
+            let mut rank_state = self.rank_state();
+            if rung {
+                rank_state.ahead.disarm();
+                rank_state.ahead.look();
+            }
+            // What fails is tried again, and told, by the next commit.
+            if rung && rank_state.destage(self).is_ok() {
+                let _ = rank_state.reclaim(self);
+            }
+            next = rank_state.look_ahead(self);
+            if rank_state.warm() {
+                next = Some(Instant::now());
+            }
+        }
+    }
+}
+
+impl<A: Medium, S: Medium> RankState<A, S> {
+    /// Goes on with the arena that was found, if one was.
+    fn new<T>(
+        world: &World,
+        mut open: found::Open<A>,
+        tier: &T,
+        ranks: &dyn Ranks,
+        options: &Options,
+    ) -> Result<Self, Fault>
+    where
+        T: Vault<Medium = A>,
+    {
+        let own = world.own(ranks, ranks.rank());
+        let mut rank_state = Self {
+            base: None,
+            begun: false,
+            degraded_by: None,
+            released: 0,
+            reclaimed: false,
+            asked: Asked {
+                versions: 1,
+                replicas: options.buddies,
+                persistence: Level::Committed,
+            },
+            arena: None,
+            // What is made is.
+            warm: u64::MAX,
+            name: own.map_or_else(
+                || found::arena(world.start.generation, ranks.rank()),
+                Into::into,
+            ),
+            staging: None,
+            buddies: Buddies::default(),
+            pending: None,
+            ahead: Ahead::default(),
+        };
+        if own.is_some() {
+            let mut medium = match open.remove(&rank_state.name) {
+                Some(medium) => medium,
+                None => left::open(tier, &rank_state.name, options.timeout)?,
+            };
+            let mut window = whole(&mut medium)?;
+            let mut arena = Arena::resume(&mut window)?;
+            // Before anything is computed: no later start, whichever nodes it has, takes this one's number again.
+            arena.start(&mut window, world.start)?;
+            drop(window);
+            rank_state.arena = Some((arena, medium));
+            rank_state.warm = 0;
+        }
+        Ok(rank_state)
+    }
+
+    /// Has some more of an arena mapped that was there, before it is committed to: whether there is any left.
+    fn warm(&mut self) -> bool {
+        let Some((_, medium)) = &mut self.arena else {
+            return false;
+        };
+        let part = self.warm..self.warm.saturating_add(WARM).min(medium.size());
+        if part.is_empty() {
+            return false;
+        }
+        self.warm = part.end;
+        let windows = medium.windows(std::slice::from_ref(&part));
+        windows.is_ok_and(|mut windows| {
+            windows.iter_mut().for_each(Window::warm);
+            true
+        })
+    }
+}
+
+/// What [`Arena::publish`] does, in an arena that grows if there is no room for a manifest.
+fn publish<A: Medium>(
+    arena: &mut Arena,
+    medium: &mut A,
+    new: Option<(VersionId, Level, Manifest)>,
+    keeps: impl Fn(&Version) -> bool,
+) -> Result<(), Fault> {
+    let published = arena.publish(&mut whole(medium)?, new.clone(), &keeps);
+    match published {
+        Err(ArenaError::Full { wanted, .. }) => {
+            grow(arena, medium, wanted)?;
+            Ok(arena.publish(&mut whole(medium)?, new, keeps)?)
+        }
+        published => Ok(published?),
+    }
+}
+
+/// Places for objects of these sizes, as in a slot, in an arena that grows if there is no room.
+fn places<A: Medium>(arena: &mut Arena, medium: &mut A, sizes: &[u64]) -> Result<Vec<u64>, Fault> {
+    let (offsets, length) = layout::slot(sizes.iter().copied()).ok_or_else(commit::too_large)?;
+    let places = arena.places(&whole(medium)?, &[length]);
+    let at = match places {
+        Err(ArenaError::Full { wanted, .. }) => {
+            grow(arena, medium, wanted)?;
+            arena.places(&whole(medium)?, &[length])?
+        }
+        places => places?,
+    };
+    Ok(offsets.iter().map(|offset| at[0] + offset).collect())
+}
+
+/// Makes room for so many bytes more, where gaps that objects of other sizes have left are too small.
+fn grow<A: Medium>(arena: &mut Arena, medium: &mut A, bytes: u64) -> Result<(), Fault> {
+    let size = medium.size().checked_add(bytes);
+    let size = size.and_then(|s| s.checked_add(LARGE)?.checked_next_multiple_of(LARGE));
+    let size =
+        size.ok_or_else(|| Fault::new(Code::Invalid, "the objects are larger than any memory"))?;
+    if let Err(e) = medium.grow(size) {
+        let mut fault = Fault::from(e);
+        let pinned = whole(medium)?.pinned().unwrap_or_default().len();
+        fault.text.push_str(&pinned_by_readers(pinned));
+        return Err(fault);
+    }
+    arena.grown(medium.size());
+    Ok(())
+}
+
+/// All of a medium.
+fn whole<A: Medium>(medium: &mut A) -> Result<A::Window<'_>, MediumError> {
+    let all = 0..medium.size();
+    let mut windows = medium.windows(std::slice::from_ref(&all))?;
+    windows.pop().ok_or(MediumError::Outside {
+        range: all,
+        size: 0,
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

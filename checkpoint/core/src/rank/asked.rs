@@ -1,0 +1,125 @@
+//! What objects ask of versions. A version is whole or none: all of it has one level, is kept as long, and what is staged of it has as
+//! many copies. So what an object asks for is asked of the versions that it is in, and the most that any asks for counts.
+
+use super::{Committed, MAX_KEPT, Rank, Replicate, buddy};
+use crate::arena::Level;
+use crate::fault::{Code, Fault};
+use std::time::Instant;
+use tarn_ports::Vault;
+
+/// Most copies of what is staged, or of all of a version, on other nodes.
+pub const MAX_REPLICAS: u32 = 3;
+/// Most ranks of a set with parity.
+pub const MAX_SET: usize = 16;
+
+/// What is asked of versions, by one object or by all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// How many are kept.
+    pub versions: usize,
+    /// Copies of what is staged, each on another node.
+    pub replicas: usize,
+    /// What a version has reached when its commit returns. From [`Level::Durable`] on nothing is staged.
+    pub persistence: Level,
+}
+
+impl Asked {
+    /// The most that either asks for.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            versions: self.versions.max(other.versions),
+            replicas: self.replicas.max(other.replicas),
+            persistence: self.persistence.max(other.persistence),
+        }
+    }
+}
+
+impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
+    /// Asks this of versions from now on. Ranks may ask for different things: each stages, copies and waits as it was asked.
+    ///
+    /// # Errors
+    /// When this start can never give it: nothing changes then. As many replicas as the options say are never refused: where there are
+    /// too few nodes for them, each commit says so.
+    pub fn ask(&mut self, asked: Asked) -> Result<(), Fault> {
+        let shared = &self.shared;
+        let options = &shared.options;
+        let versions = asked.versions;
+        if versions == 0 || versions > MAX_KEPT {
+            let text = format!("{versions} versions cannot be kept; 1 to {MAX_KEPT} can");
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        if asked.replicas > options.buddies {
+            let me = shared.ranks.rank();
+            let possible = shared.nodes.replicas(me, options.same_node);
+            if asked.replicas > possible {
+                return Err(buddy::few(asked.replicas, possible));
+            }
+        }
+        // Every how many-eth version comes to that; 0: none.
+        let every = match asked.persistence {
+            Level::Committed | Level::Durable => 1,
+            Level::Replicated if options.replicate == Replicate::None => 0,
+            Level::Replicated => options.replicate_every.max(1),
+            Level::Flushed => options.external.as_ref().map_or(0, |e| e.every),
+        };
+        if every != 1 {
+            let text = never(asked.persistence, every);
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        shared.take().asked = asked;
+        self.persistence = asked.persistence;
+        Ok(())
+    }
+
+    /// Waits until a version that was committed has what is asked of it; where it does not come to that, it has fewer copies than were
+    /// asked for.
+    pub(super) fn reach(&self, committed: &mut Committed) {
+        let level = self.persistence;
+        // All of this rank's part is durable already.
+        if level <= Level::Durable {
+            return;
+        }
+        let began = Instant::now();
+        let waited = self.wait(committed.id, level, self.shared.options.timeout);
+        let took = began.elapsed();
+        let mut stats = self.shared.stats();
+        stats.commit += took;
+        stats.last_commit += took;
+        stats.waited += took;
+        if let Err(fault) = waited {
+            stats.degraded += u64::from(committed.degraded.is_none());
+            let (id, place) = (committed.id, place(level));
+            let why = format!("version {id} is not {place} yet: {}", fault.text);
+            let before = committed.degraded.take();
+            committed.degraded = Some(match before {
+                Some(before) => format!("{before}; {why}"),
+                None => why,
+            });
+        }
+    }
+}
+
+/// Where versions of a level are that is waited for.
+fn place(level: Level) -> &'static str {
+    match level {
+        Level::Flushed => "on the external store",
+        _ => "on other nodes",
+    }
+}
+
+/// Why versions cannot be there when their commit returns.
+fn never(level: Level, every: u64) -> String {
+    let some = match every {
+        0 => "none is".into(),
+        every => format!("only every {every}. one is"),
+    };
+    let how = match level {
+        Level::Flushed => "name an external store, and flush each version (flush_every = 1)",
+        _ => "ask for copies or parity of each version (replicate_every = 1)",
+    };
+    let place = place(level);
+    format!(
+        "an object asks for versions that are {place} when their commit returns, and {some} at all: {how}"
+    )
+}

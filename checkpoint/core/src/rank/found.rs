@@ -1,0 +1,708 @@
+//! What earlier starts of the program have left: which versions there are, on which nodes, and which of them are whole. What was only
+//! staged is completed first, so that all that follows reads arenas alone.
+
+use super::outside::{self, Outside};
+use super::parity::{self, Image, Lost};
+use super::words::{Call, agree};
+use super::{Options, Restorable, left, publish, replicate};
+use crate::arena::{Arena, Header, Level, Start, Version, VersionId};
+use crate::fault::{Code, Fault};
+use crate::manifest::CHUNK;
+use crate::seal::Origin;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tarn_ports::{Medium, MediumError, Ranks, Stored, Vault};
+use tarn_types::crc::crc;
+
+/// Bytes of the head of a staging file: the rest is as in an arena.
+pub(super) const HEAD: usize = 4 << 10;
+/// Bytes a second that a part is made again with, at least.
+const MEND_RATE: u64 = 20_000_000;
+/// Chunks that are asked of another node at once, and are there within the longest wait.
+const AT_ONCE: usize = 256;
+/// What arenas are called.
+pub(super) const ARENA: &str = ".arena";
+/// What copies of other ranks' parts are called.
+const COPY: &str = ".copy";
+/// What the parity of a set of ranks is called.
+const PARITY: &str = ".parity";
+/// What was made again from the others of a set is called.
+const MADE: &str = ".made";
+/// What staging files are called.
+const STAGING: &str = ".staging";
+
+/// The name of an arena.
+pub(super) fn arena(generation: u64, rank: u32) -> String {
+    format!("{generation}/{rank}{ARENA}")
+}
+
+/// The name of a copy of all that a rank has.
+pub(super) fn copy(generation: u64, of: u32) -> String {
+    format!("{generation}/{of}{COPY}")
+}
+
+/// The name of the parity that a rank keeps of its set.
+pub(super) fn parity(generation: u64, by: u32) -> String {
+    format!("{generation}/{by}{PARITY}")
+}
+
+/// The name of what a rank had, made again from the others of its set.
+fn made(generation: u64, of: u32) -> String {
+    format!("{generation}/{of}{MADE}")
+}
+
+/// Whether a name is one of those on the tier; the others are in memory.
+pub(super) fn on_tier(name: &str) -> bool {
+    [ARENA, COPY, PARITY, MADE]
+        .iter()
+        .any(|end| name.ends_with(end))
+}
+
+/// The name of a rank's staging file.
+pub(super) fn staging(rank: u32) -> String {
+    format!("{rank}{STAGING}")
+}
+
+/// The rank whose staging file has that name.
+pub(super) fn staging_of(name: &str) -> Option<u32> {
+    name.strip_suffix(STAGING)?.parse().ok()
+}
+
+/// The name of what a buddy keeps of a rank's staging file.
+pub(super) fn kept(rank: u32) -> String {
+    format!("{rank}.buddy")
+}
+
+/// An arena that was found. All ranks know of the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Found {
+    /// A rank on its node.
+    pub(super) host: u32,
+    pub(super) name: String,
+    pub(super) size: u64,
+    identity: u128,
+    /// The start that made it.
+    made: Start,
+    /// The newest start that has gone on with it.
+    started: Start,
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    versions: Vec<Row>,
+    /// If it is a parity: the ranks of the set, if that can be read.
+    set: Vec<u32>,
+}
+
+/// A version, and the start that it is of. What is of other starts is no part of it, whatever its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Of {
+    pub(super) id: VersionId,
+    pub(super) start: u128,
+    /// That wrote it.
+    pub(super) ranks: u32,
+}
+
+impl Of {
+    /// A rank's part of it.
+    pub(super) fn origin(self, rank: u32) -> Origin {
+        Origin {
+            id: self.id,
+            start: self.start,
+            rank,
+            ranks: self.ranks,
+        }
+    }
+}
+
+/// A version in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Row {
+    version: Of,
+    bytes: u64,
+    /// Nothing of it is staged.
+    whole: bool,
+}
+
+/// Memory that survived: a staging file, or what a buddy kept of one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Memory {
+    name: String,
+    size: u64,
+    identity: u128,
+}
+
+/// What one node has.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Node {
+    arenas: Vec<Found>,
+    memories: Vec<Memory>,
+}
+
+/// A rank whose part can be made again, and its set.
+type Mendable = (u32, Vec<u32>);
+
+/// All that was found.
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    pub(super) arenas: Vec<Found>,
+    /// This start of the program: later than all that anything was found of.
+    pub(super) start: Start,
+    pub(super) outside: Outside,
+    /// What was kept for others on this node, and is damaged so that nobody can open it: the first rank of the node knows it.
+    pub(super) damaged: Vec<String>,
+}
+
+/// Arenas that were opened for writing, by name.
+pub(super) type Open<A> = BTreeMap<String, A>;
+
+/// Looks at all nodes. All ranks call it.
+pub(super) fn find<T: Vault, M: Vault>(
+    options: &Options,
+    tier: &T,
+    memory: &M,
+    ranks: &dyn Ranks,
+) -> Result<(World, Open<T::Medium>), Fault> {
+    let me = ranks.rank();
+    let here = ranks.node(me);
+    let near = |rank: u32| rank < ranks.ranks() && ranks.node(rank) == here;
+    // One rank of each node looks.
+    let first = (0..me).find(|rank| near(*rank)).unwrap_or(me);
+    let (node, damaged) = match first == me {
+        true => look(options, tier, memory, me)?,
+        false => Default::default(),
+    };
+    let how = (options.replicate, options.replicate_every);
+    let word = (options.identity, how, node);
+    let words = agree(ranks, Call::Begin, &word, options.timeout)?;
+    let identity = words[0].0;
+    if let Some(other) = words.iter().position(|(_, theirs, _)| *theirs != how) {
+        let text = format!(
+            "rank {other} keeps versions on other nodes in another way than this one: give all ranks the same settings"
+        );
+        return Err(Fault::new(Code::Invalid, text));
+    }
+    let nodes: Vec<Node> = words.into_iter().map(|(_, _, node)| node).collect();
+    let mut seen: BTreeMap<u128, &Found> = BTreeMap::new();
+    for found in nodes.iter().flat_map(|n| &n.arenas) {
+        if let Some(other) = seen.insert(found.identity, found) {
+            return Err(twice(ranks, found, other));
+        }
+    }
+    let (mut mine, mut open) = (Vec::new(), Open::new());
+    let there = nodes.iter().flat_map(|n| &n.arenas);
+    for found in there.filter(|f| near(f.host)) {
+        let successor = match found.ranks == ranks.ranks() && near(found.rank) {
+            true => found.rank,
+            false => first,
+        };
+        if successor == me {
+            mine.push(complete(
+                found,
+                &nodes,
+                tier,
+                memory,
+                ranks,
+                options.timeout,
+                &mut open,
+            )?);
+        }
+    }
+    let all: Vec<Vec<Found>> = agree(ranks, Call::Complete, &mine, options.timeout)?;
+    let arenas: Vec<Found> = all.into_iter().flatten().collect();
+    let outside = outside::find(options, ranks)?;
+    let newest = arenas.iter().map(|f| f.started.generation).max();
+    let start = Start {
+        generation: newest
+            .max(outside.generation)
+            .unwrap_or(0)
+            .saturating_add(1),
+        identity,
+    };
+    let mut world = World {
+        arenas,
+        start,
+        outside,
+        damaged,
+    };
+    if let Some((version, lost)) = world.mendable() {
+        let mut made = Vec::new();
+        for (rank, set) in lost.iter().filter(|(rank, _)| rank % ranks.ranks() == me) {
+            match world.mend((version, *rank, set), options, tier, ranks) {
+                Ok(found) => made.push(found),
+                // The version before is taken.
+                Err(fault) if matches!(fault.code, Code::Corrupt | Code::NoSpace) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        // Others wait for as long as it may take.
+        let parts = world.arenas.iter().flat_map(|f| &f.versions);
+        let largest = parts.map(|row| row.bytes).max().unwrap_or(0);
+        let sets = lost.iter().map(|(_, set)| set.len() as u64).max();
+        let took = Duration::from_secs(largest.saturating_mul(sets.unwrap_or(0)) / MEND_RATE);
+        let timeout = options.timeout.saturating_add(took);
+        let made: Vec<Vec<Found>> = agree(ranks, Call::Mend, &made, timeout)?;
+        world.arenas.extend(made.into_iter().flatten());
+    }
+    Ok((world, open))
+}
+
+fn gone(id: VersionId) -> Fault {
+    Fault::new(
+        Code::Corrupt,
+        format!("what was left of version {id} is gone"),
+    )
+}
+
+/// An arena that is there twice: which is the newer one nobody knows, and to remove one might remove both.
+fn twice(ranks: &dyn Ranks, one: &Found, other: &Found) -> Fault {
+    let (at, and) = (ranks.node(one.host), ranks.node(other.host));
+    let text = format!(
+        "{} on {at} is the same arena as {} on {and}: the folder of the tier must be each node's own, and no arena may be copied. \
+         Give each node its own folder, or remove the copy",
+        one.name, other.name
+    );
+    Fault::new(Code::Invalid, text)
+}
+
+/// What this node has, and the names of what cannot be opened. What is another program's is left alone.
+fn look<T: Vault, M: Vault>(
+    options: &Options,
+    tier: &T,
+    memory: &M,
+    host: u32,
+) -> Result<(Node, Vec<String>), Fault> {
+    let mut node = Node::default();
+    let mut damaged = Vec::new();
+    for name in tier.list()?.into_iter().filter(|n| on_tier(n)) {
+        let see = || -> Result<Option<Found>, Fault> {
+            let (stored, arena) = left::look(tier, &name)?;
+            if arena.header().run != options.run {
+                return Ok(None);
+            }
+            let mut found = Found::new(host, name.clone(), stored.size(), &arena);
+            if let Some(newest) = arena.versions().last().filter(|_| name.ends_with(PARITY)) {
+                // Another of its set has the same list.
+                let members = parity::members(&stored, &newest.manifest).unwrap_or_default();
+                found.set = members.into_iter().map(|(rank, _)| rank).collect();
+            }
+            Ok(Some(found))
+        };
+        match see() {
+            Ok(found) => node.arenas.extend(found),
+            // One that cannot be opened may be what is wanted: who began from nothing beside it would lose it.
+            Err(fault) if name.ends_with(ARENA) => {
+                return Err(Fault::new(fault.code, format!("{name}: {fault}")));
+            }
+            // It was a second one.
+            Err(fault) if fault.code == Code::Corrupt => damaged.push(name),
+            Err(_) => {}
+        }
+    }
+    for name in memory.list()? {
+        let Ok(stored) = memory.see(&name) else {
+            continue;
+        };
+        if let Some(identity) = left::staged_of(&stored) {
+            let size = stored.size();
+            node.memories.push(Memory {
+                name,
+                size,
+                identity,
+            });
+        }
+    }
+    Ok((node, damaged))
+}
+
+/// De-stages what an arena's owner could not: from its staging file, or from a buddy's.
+fn complete<T: Vault, M: Vault>(
+    found: &Found,
+    nodes: &[Node],
+    tier: &T,
+    memory: &M,
+    ranks: &dyn Ranks,
+    timeout: Duration,
+    open: &mut Open<T::Medium>,
+) -> Result<Found, Fault> {
+    if found.versions.iter().all(|v| v.whole) {
+        return Ok(found.clone());
+    }
+    let mut sources: Vec<VersionSource<'_, M>> = Vec::new();
+    for (host, node) in (0..).zip(nodes) {
+        let own = node.memories.iter();
+        for m in own.filter(|m| m.identity == found.identity) {
+            if ranks.node(host) == ranks.node(ranks.rank()) {
+                sources.extend(memory.see(&m.name).ok().map(VersionSource::Near));
+            } else {
+                sources.push(VersionSource::Far(Far {
+                    ranks,
+                    from: host,
+                    name: m.name.as_str().into(),
+                    size: m.size,
+                    timeout,
+                }));
+            }
+        }
+    }
+    let mut medium = left::open(tier, &found.name, timeout)?;
+    let (arena, _) = left::complete(&mut medium, &sources)?;
+    let size = medium.size();
+    open.insert(found.name.clone(), medium);
+    Ok(Found::new(ranks.rank(), found.name.clone(), size, &arena))
+}
+
+impl Found {
+    fn new(host: u32, name: String, size: u64, arena: &Arena) -> Self {
+        let header = arena.header();
+        let row = |v: &Version| Row {
+            version: Of {
+                id: v.id,
+                start: v.start,
+                ranks: header.ranks,
+            },
+            bytes: v.manifest.objects.iter().map(|o| o.size()).sum(),
+            whole: v.manifest.is_durable(),
+        };
+        Self {
+            host,
+            name,
+            size,
+            identity: header.identity,
+            made: header.start,
+            started: arena.started(),
+            rank: header.rank,
+            ranks: header.ranks,
+            versions: arena.versions().iter().map(row).collect(),
+            set: Vec::new(),
+        }
+    }
+
+    /// Whether it would have a version of that start, had its rank committed one: it is the rank's own, as old, and that start or a
+    /// later one went on with it.
+    fn knows(&self, start: Start) -> bool {
+        let before = |one: Start, other: Start| one == other || one.generation < other.generation;
+        self.is_own() && before(self.made, start) && before(start, self.started)
+    }
+
+    /// Whether it is what a rank has written itself.
+    fn is_own(&self) -> bool {
+        self.name.ends_with(ARENA)
+    }
+
+    /// Whether it has what its rank had: it is no parity.
+    fn is_part(&self) -> bool {
+        !self.name.ends_with(PARITY)
+    }
+
+    /// Whether all of a version is in it.
+    pub(super) fn has(&self, version: Of) -> bool {
+        let mut versions = self.versions.iter();
+        self.is_part() && versions.any(|v| v.whole && v.version == version)
+    }
+
+    /// Where it lies.
+    pub(super) fn version_source<'a, T: Vault>(
+        &'a self,
+        tier: &T,
+        ranks: &'a dyn Ranks,
+        timeout: Duration,
+    ) -> Result<VersionSource<'a, T>, MediumError> {
+        match ranks.node(self.host) == ranks.node(ranks.rank()) {
+            true => tier.see(&self.name).map(VersionSource::Near),
+            false => Ok(VersionSource::Far(Far {
+                ranks,
+                from: self.host,
+                name: self.name.as_str().into(),
+                size: self.size,
+                timeout,
+            })),
+        }
+    }
+}
+
+impl World {
+    /// The versions that all ranks of their time have whole somewhere, oldest first.
+    pub(super) fn restorable(&self, rank: u32) -> Vec<(Of, Restorable)> {
+        let mut versions: BTreeMap<Of, (BTreeSet<u32>, u64)> = BTreeMap::new();
+        for found in self.arenas.iter().filter(|f| f.is_part()) {
+            for row in found.versions.iter().filter(|v| v.whole) {
+                let (of, bytes) = versions.entry(row.version).or_default();
+                of.insert(found.rank);
+                if found.rank == rank {
+                    *bytes = row.bytes;
+                }
+            }
+        }
+        let whole = versions
+            .into_iter()
+            .filter(|(version, (of, _))| of.len() == version.ranks as usize);
+        let restorable = |(version, (_, bytes)): (Of, _)| {
+            let restorable = Restorable {
+                id: version.id,
+                ranks: version.ranks,
+                level: Level::Durable,
+                bytes,
+            };
+            (version, restorable)
+        };
+        self.outside.add(whole.map(restorable))
+    }
+
+    /// The starts that nodes have a version of this name of.
+    pub(super) fn starts(&self, id: VersionId) -> BTreeSet<u128> {
+        let rows = self.arenas.iter().flat_map(|f| &f.versions);
+        let of = rows.map(|row| row.version).filter(|v| v.id == id);
+        of.map(|v| v.start).collect()
+    }
+
+    /// What there was and cannot be restored, if nothing can: a version that all ranks may have had, and those who lack all or some of
+    /// it now. None if there never was one.
+    pub(super) fn lost(&self) -> Option<(VersionId, Vec<u32>)> {
+        let parts = || self.arenas.iter().filter(|f| f.is_part());
+        let rows = parts().flat_map(|f| &f.versions);
+        let all: BTreeSet<Of> = rows.map(|row| row.version).collect();
+        all.into_iter().rev().find_map(|version| {
+            let of =
+                |rank: u32| parts().filter(move |f| f.rank == rank && f.ranks == version.ranks);
+            let start = Start {
+                generation: version.id.generation,
+                identity: version.start,
+            };
+            let had = |f: &Found| f.versions.iter().any(|v| v.version == version);
+            let may_have_had = |rank: u32| of(rank).any(had) || !of(rank).any(|f| f.knows(start));
+            let lacks = |rank: &u32| !of(*rank).any(|f| f.has(version));
+            let all_had = (0..version.ranks).all(may_have_had);
+            all_had.then(|| (version.id, (0..version.ranks).filter(lacks).collect()))
+        })
+    }
+
+    /// What a rank's arena is called in this start.
+    pub(super) fn arena_of(&self, ranks: &dyn Ranks, rank: u32) -> String {
+        let own = self.own(ranks, rank).map(str::to_owned);
+        own.unwrap_or_else(|| arena(self.start.generation, rank))
+    }
+
+    /// The newest version that is whole nowhere and can be made again from parities: the ranks that it lacks, with their sets. None if a
+    /// newer one is whole.
+    fn mendable(&self) -> Option<(Of, Vec<Mendable>)> {
+        let mut whole: BTreeSet<(Of, u32)> = BTreeSet::new();
+        let mut kept: BTreeMap<(Of, u32), &Found> = BTreeMap::new();
+        let mut sets: BTreeMap<(Of, u32), &Vec<u32>> = BTreeMap::new();
+        for found in &self.arenas {
+            for row in found.versions.iter().filter(|v| v.whole) {
+                if found.is_part() {
+                    whole.insert((row.version, found.rank));
+                    continue;
+                }
+                kept.insert((row.version, found.rank), found);
+                let members = found.set.iter();
+                sets.extend(members.map(|member| ((row.version, *member), &found.set)));
+            }
+        }
+        let versions: BTreeSet<Of> = whole.iter().map(|(version, _)| *version).collect();
+        for version in versions.into_iter().rev() {
+            let lost = (0..version.ranks).filter(|rank| !whole.contains(&(version, *rank)));
+            let mend = |lost: u32| {
+                let set = *sets.get(&(version, lost))?;
+                let mut others = set.iter().filter(|other| **other != lost);
+                let all = others.all(|other| {
+                    let parity = kept.get(&(version, *other)).copied();
+                    let of_it = |p: &Found| p.set.is_empty() || p.set == *set;
+                    whole.contains(&(version, *other)) && parity.is_some_and(of_it)
+                });
+                all.then(|| (lost, set.clone()))
+            };
+            let mended: Option<Vec<_>> = lost.map(mend).collect();
+            match mended {
+                Some(none) if none.is_empty() => return None,
+                Some(mended) => return Some((version, mended)),
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Makes a rank's part of a version again, from the others of its set.
+    fn mend<T: Vault>(
+        &self,
+        (version, rank, set): (Of, u32, &[u32]),
+        options: &Options,
+        tier: &T,
+        ranks: &dyn Ranks,
+    ) -> Result<Found, Fault> {
+        let timeout = options.timeout;
+        let open = |of: u32, what: &dyn Fn(&Found) -> bool| {
+            let mut found = self.arenas.iter().filter(|f| f.rank == of);
+            let found = found.find(|f| what(f)).ok_or_else(|| gone(version.id))?;
+            let version_source = found.version_source(tier, ranks, timeout)?;
+            let arena = Arena::open(&version_source)?;
+            let version = arena.versions().iter().find(|v| v.id == version.id);
+            let manifest = version.map(|v| v.manifest.clone());
+            Ok::<_, Fault>((
+                version_source,
+                manifest.ok_or_else(|| gone(found.versions[0].version.id))?,
+            ))
+        };
+        let mut manifest = None;
+        let mut others = Vec::new();
+        for &other in set {
+            if other == rank {
+                others.push(None);
+                continue;
+            }
+            let (version_source, part) = open(other, &|f| f.has(version))?;
+            let part = Image::new(version_source, part);
+            let is_kept = |f: &Found| f.versions.iter().any(|v| v.version == version);
+            let (version_source, kept) = open(other, &|f| !f.is_part() && is_kept(f))?;
+            if manifest.is_none() {
+                // Where that is damaged, the next one has the same.
+                let members = parity::members(&version_source, &kept).unwrap_or_default();
+                let lost = members.into_iter().find(|(r, _)| *r == rank);
+                manifest = lost.map(|(_, m)| m);
+            }
+            others.push(Some((part, parity::kept(version_source, &kept))));
+        }
+        let place = set.iter().position(|r| *r == rank).unwrap_or(0);
+        let mut lost = Lost::new(place, others);
+        let mut manifest = parity::imaged(manifest.ok_or_else(|| gone(version.id))?);
+        let sizes: Vec<u64> = manifest.objects.iter().map(|o| o.size()).collect();
+        let header = Header {
+            identity: options.identity ^ u128::from(rank + 1) << 64,
+            run: options.run.clone(),
+            // It is what that start had.
+            start: Start {
+                generation: version.id.generation,
+                identity: version.start,
+            },
+            rank,
+            ranks: version.ranks,
+        };
+        let name = made(self.start.generation, rank);
+        let (mut arena, mut medium) = replicate::made(tier, &name, &sizes, header)?;
+        let filled = replicate::fill(
+            &mut arena,
+            &mut medium,
+            &sizes,
+            &mut manifest,
+            |at, bytes, sums| {
+                let chunks = (at..).step_by(CHUNK as usize);
+                let mut chunks = chunks.zip(bytes.chunks_mut(CHUNK as usize)).zip(sums);
+                chunks.try_fold(true, |all, ((at, chunk), sum)| {
+                    lost.read(at, chunk)?;
+                    Ok(all && crc(chunk) == *sum)
+                })
+            },
+        );
+        if let Err(fault) = filled {
+            tier.remove(&name)?;
+            return Err(fault);
+        }
+        let new = (version.id, Level::Durable, manifest);
+        publish(&mut arena, &mut medium, Some(new), |_| true)?;
+        Ok(Found::new(ranks.rank(), name, medium.size(), &arena))
+    }
+
+    /// The arena that a rank goes on with: its own, if it is on the rank's node.
+    pub(super) fn own(&self, ranks: &dyn Ranks, rank: u32) -> Option<&str> {
+        let own = self
+            .arenas
+            .iter()
+            .filter(|f| f.is_own() && f.rank == rank && f.ranks == ranks.ranks());
+        let near = own.filter(|f| ranks.node(f.host) == ranks.node(rank));
+        near.max_by_key(|f| (f.started, f.identity))
+            .map(|f| f.name.as_str())
+    }
+}
+
+/// What lies on this node, on another, or on the external store.
+pub(super) enum VersionSource<'a, V: Vault> {
+    Near(V::Seen),
+    Far(Far<'a>),
+    Outside(Box<dyn Stored + Send + Sync>),
+}
+
+impl<V: Vault> Stored for VersionSource<'_, V> {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Near(seen) => seen.size(),
+            Self::Far(far) => far.size(),
+            Self::Outside(stored) => stored.size(),
+        }
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        match self {
+            Self::Near(seen) => seen.read(at, into),
+            Self::Far(far) => far.read(at, into),
+            Self::Outside(stored) => stored.read(at, into),
+        }
+    }
+
+    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
+        match self {
+            Self::Near(seen) => seen.read_chunks(at, into, chunk),
+            Self::Far(far) => far.read_chunks(at, into, chunk),
+            Self::Outside(stored) => stored.read_chunks(at, into, chunk),
+        }
+    }
+}
+
+/// A medium of another node.
+pub(super) struct Far<'a> {
+    pub(super) ranks: &'a dyn Ranks,
+    pub(super) from: u32,
+    pub(super) name: Cow<'a, str>,
+    pub(super) size: u64,
+    pub(super) timeout: Duration,
+}
+
+impl Stored for Far<'_> {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<u64, MediumError> {
+        self.fetch(at, into, &mut |_| ())?;
+        Ok(crc(into))
+    }
+
+    /// What has arrived is proven while more is on its way.
+    fn read_chunks(&self, at: u64, into: &mut [u8], chunk: usize) -> Result<Vec<u64>, MediumError> {
+        let mut all = Vec::with_capacity(into.len().div_ceil(chunk));
+        let step = chunk * AT_ONCE;
+        for (at, part) in (at..).step_by(step).zip(into.chunks_mut(step)) {
+            let size = part.len();
+            let mut sums = Vec::new();
+            self.fetch(at, part, &mut |there: &[u8]| {
+                let whole = match there.len() == size {
+                    true => there,
+                    false => &there[..there.len() / chunk * chunk],
+                };
+                let proven = sums.len();
+                sums.extend(whole.chunks(chunk).skip(proven).map(crc));
+            })?;
+            all.append(&mut sums);
+        }
+        Ok(all)
+    }
+}
+
+impl Far<'_> {
+    fn fetch(
+        &self,
+        at: u64,
+        into: &mut [u8],
+        arrived: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), MediumError> {
+        let (name, timeout) = (&self.name, self.timeout);
+        let fetched = self
+            .ranks
+            .fetch(self.from, name, at, into, timeout, arrived);
+        fetched.map_err(|e| MediumError::Io {
+            doing: "fetch",
+            what: name.to_string(),
+            source: std::io::Error::other(e.to_string()),
+        })
+    }
+}

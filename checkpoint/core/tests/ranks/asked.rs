@@ -1,0 +1,207 @@
+//! What objects ask of versions: when their commit returns, it is so; where it cannot be, that is told.
+
+use crate::cluster::*;
+use std::time::Duration;
+use tarn_checkpoint_core::rank::Replicate;
+use tarn_checkpoint_core::{Asked, Code, Level, Staging};
+
+/// As many versions as ever, with this.
+fn asks(replicas: usize, persistence: Level) -> Asked {
+    Asked {
+        versions: 1,
+        replicas,
+        persistence,
+    }
+}
+
+/// The version of a commit, which is not degraded.
+fn commits(rank: &mut Here, of: u32, step: u64) {
+    let committed = rank.commit(&items(&state(of, step))).unwrap();
+    assert_eq!(committed.degraded, None);
+}
+
+#[test]
+fn what_is_to_be_durable_is_not_staged_as_long_as_that_is_asked() {
+    let cluster = Cluster {
+        helpers: 0,
+        staging: Staging::All,
+        ..Cluster::new(&["one", "two"])
+    };
+    cluster.start(|of, mut rank, _| {
+        rank.ask(asks(0, Level::Durable)).unwrap();
+        commits(&mut rank, of, 1);
+        assert_eq!(rank.stats().staged, 0);
+        rank.ask(asks(0, Level::Committed)).unwrap();
+        commits(&mut rank, of, 2);
+        let staged = rank.stats().last_staged;
+        assert!(staged > 0);
+        rank.ask(asks(0, Level::Durable)).unwrap();
+        commits(&mut rank, of, 3);
+        assert_eq!(rank.stats().last_staged, 0);
+        // Each rank stages as it was asked.
+        rank.ask(asks(0, Level::Committed).and(asks(0, Level::Durable)))
+            .unwrap();
+        if of == 1 {
+            rank.ask(asks(0, Level::Committed)).unwrap();
+        }
+        commits(&mut rank, of, 4);
+        let wanted = if of == 1 { staged } else { 0 };
+        assert_eq!(rank.stats().last_staged, wanted);
+    });
+    // What was staged is lost with the memory of its node, and only that.
+    std::fs::remove_dir_all(cluster.memory_of("one")).unwrap();
+    restarts(&cluster, id(1, 4), 4);
+}
+
+#[test]
+fn replicas_can_be_more_and_fewer_while_the_program_runs() {
+    for (replicas, lost, left) in [
+        (2, ["one", "two"], 2),
+        // The version before was de-staged.
+        (0, ["three", "three"], 1),
+    ] {
+        let cluster = Cluster {
+            helpers: 0,
+            staging: Staging::All,
+            buddies: 1,
+            ..Cluster::new(&["one", "two", "three"])
+        };
+        cluster.start(|of, mut rank, _| {
+            rank.ask(asks(2 - replicas, Level::Committed)).unwrap();
+            commits(&mut rank, of, 1);
+            rank.ask(asks(replicas, Level::Committed)).unwrap();
+            commits(&mut rank, of, 2);
+            rank.wait(id(1, 2), Level::Committed, MOST).unwrap();
+        });
+        for node in lost {
+            let _ = std::fs::remove_dir_all(cluster.memory_of(node));
+        }
+        restarts(&cluster, id(1, left), left);
+    }
+}
+
+#[test]
+fn a_version_is_on_other_nodes_when_its_commit_returns() {
+    let mut cluster = Cluster {
+        replicate: Replicate::Copies(1),
+        tier: u64::MAX,
+        ..Cluster::new(&["one", "two"])
+    };
+    cluster.start(|of, mut rank, _| {
+        rank.ask(asks(0, Level::Replicated)).unwrap();
+        for step in 1..=3 {
+            commits(&mut rank, of, step);
+            // It is there already.
+            rank.wait(id(1, step), Level::Replicated, Duration::ZERO)
+                .unwrap();
+        }
+        let stats = rank.stats();
+        assert_eq!(stats.staged, 0);
+        assert!(stats.waited <= stats.commit && stats.last_commit <= stats.commit);
+    });
+    std::fs::remove_dir_all(cluster.folder.path().join("one")).unwrap();
+    cluster.nodes = vec!["new", "two"];
+    restarts(&cluster, id(1, 3), 3);
+}
+
+#[test]
+fn a_version_is_on_the_external_store_when_its_commit_returns() {
+    let cluster = Cluster::flushing(&["one", "one"], 1);
+    cluster.start(|of, mut rank, _| {
+        rank.ask(asks(0, Level::Flushed)).unwrap();
+        for step in 1..=4 {
+            commits(&mut rank, of, step);
+            assert!(cluster.latest() >= Some(id(1, step)));
+            // Each is done with before the next.
+            let stats = rank.stats();
+            assert_eq!((stats.flushed, stats.flushes_skipped), (step, 0));
+        }
+    });
+}
+
+/// The version is committed nevertheless.
+#[test]
+fn what_did_not_come_to_what_was_asked_is_degraded() {
+    let cluster = Cluster {
+        replicate: Replicate::Copies(1),
+        ..Cluster::new(&["one", "two"])
+    };
+    cluster.start(|of, mut rank, hall| {
+        rank.ask(asks(0, Level::Replicated)).unwrap();
+        hall.deafen(1 - of);
+        let committed = rank.commit(&items(&state(of, 1))).unwrap();
+        let why = committed.degraded.unwrap();
+        let wanted = "version 1.1 is not on other nodes yet";
+        assert!(why.starts_with(wanted), "{why}");
+        assert_eq!(rank.stats().degraded, 1);
+        let next = rank.commit(&items(&state(of, 2))).unwrap();
+        let why = next.degraded.unwrap();
+        // Both reasons, and counted once.
+        assert!(why.contains("version 1.1 is not on other nodes: "), "{why}");
+        let wanted = "; version 1.2 is not on other nodes yet";
+        assert!(why.contains(wanted), "{why}");
+        assert_eq!(rank.stats().degraded, 2);
+    });
+    restarts(&cluster, id(1, 2), 2);
+    let cluster = Cluster::flushing(&["one"], 1);
+    cluster.start(|of, mut rank, _| {
+        rank.ask(asks(0, Level::Flushed)).unwrap();
+        cluster.store.does[0].lose();
+        let committed = rank.commit(&items(&state(of, 1))).unwrap();
+        let why = committed.degraded.unwrap();
+        let wanted = "version 1.1 is not on the external store yet";
+        assert!(why.starts_with(wanted), "{why}");
+    });
+    cluster.store.does[0].find();
+    restarts(&cluster, id(1, 1), 1);
+}
+
+#[test]
+fn what_no_version_of_this_start_can_have_is_refused_and_changes_nothing() {
+    let plain = || Cluster {
+        helpers: 0,
+        staging: Staging::All,
+        ..Cluster::new(&["one", "one"])
+    };
+    let some = Cluster {
+        replicate: Replicate::Parity(2),
+        replicate_every: 2,
+        ..plain()
+    };
+    let refused = |cluster: &Cluster, asked: Asked, code, says: &str| {
+        cluster.start(|of, mut rank, _| {
+            let refused = rank.ask(asked).unwrap_err();
+            assert_eq!(refused.code, code, "{refused}");
+            assert!(refused.text.contains(says), "{refused}");
+            commits(&mut rank, of, 1);
+            assert!(rank.stats().last_staged > 0 || cluster.staging == Staging::None);
+        });
+    };
+    let (committed, replicated) = (Level::Committed, Level::Replicated);
+    let many = Asked {
+        versions: 14,
+        ..asks(0, committed)
+    };
+    refused(&plain(), many, Code::Invalid, "1 to 13");
+    let few = "1 ranks of other nodes, each of another one, are to keep copies of what is staged, and 0 are left";
+    refused(&plain(), asks(1, committed), Code::Unsupported, few);
+    let near = Cluster {
+        same_node: true,
+        ..plain()
+    };
+    let few = few.replace("1 ranks", "2 ranks").replace("0 are", "1 are");
+    refused(&near, asks(2, committed), Code::Unsupported, &few);
+    let none = "none is at all: ask for copies or parity";
+    refused(&plain(), asks(0, replicated), Code::Invalid, none);
+    refused(
+        &some,
+        asks(0, replicated),
+        Code::Invalid,
+        "only every 2. one is at all: ask for copies or parity of each version",
+    );
+    let none = "none is at all: name an external store";
+    refused(&plain(), asks(0, Level::Flushed), Code::Invalid, none);
+    let some = "only every 3. one is at all: name an external store, and flush each version";
+    let store = Cluster::flushing(&["one"], 3);
+    refused(&store, asks(0, Level::Flushed), Code::Invalid, some);
+}

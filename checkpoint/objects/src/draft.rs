@@ -1,0 +1,234 @@
+//! Objects that nobody sees yet.
+
+use crate::folder::{Folder, Part, error};
+use crate::keys::{Sealing, memory};
+use crate::object::Info;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::path::Path;
+use std::slice::from_ref;
+use tarn_checkpoint_core::object::{Layout, MAX_BYTES, Trailer, check_about, chunks};
+use tarn_checkpoint_core::{Code, Fault};
+use tarn_media::Mapped;
+use tarn_ports::{Medium, Window};
+use tarn_types::crc::crc;
+
+/// An object to be: memory of the store that is filled in place, and then published. Dropped before that, it leaves nothing; a process
+/// that is killed leaves what the next writer of the key removes.
+#[derive(Debug)]
+pub struct Draft {
+    part: Part,
+    mapped: Mapped,
+    /// What is encrypted is filled in memory of its own; none where nobody has asked for that.
+    clear: Option<Mapped>,
+    encrypt: bool,
+    identity: u128,
+    key: Box<str>,
+    length: u64,
+    layout: Layout,
+    done: bool,
+}
+
+impl Draft {
+    /// `lent`: the program fills it in place.
+    pub(crate) fn new(
+        folder: Folder,
+        (key, length): (&str, u64),
+        (encrypt, lent): (bool, bool),
+    ) -> Result<Self, Fault> {
+        let Some(layout) = Layout::of(length, encrypt) else {
+            let text = format!("an object has at most {MAX_BYTES} bytes, not {length}");
+            return Err(Fault::new(Code::Invalid, text));
+        };
+        if encrypt {
+            // Whoever has no key is told before there is anything to lose.
+            Sealing::new(key)?;
+        }
+        let clear = (encrypt && lent).then(|| memory(length)).transpose()?;
+        let clear = clear.map(|(_, memory)| memory);
+        let identity = random()?;
+        let (part, file) = folder.begin(identity)?;
+        let path = part.folder.path.join(&part.name);
+        let mapped = Mapped::make(file, &path, layout.total)?;
+        Ok(Self {
+            part,
+            mapped,
+            clear,
+            encrypt,
+            identity,
+            key: key.into(),
+            length,
+            layout,
+            done: false,
+        })
+    }
+
+    /// Its memory, all zero at first. It stays where it is for as long as this lives; what is written to it after
+    /// [`Draft::publish`] is nobody else's.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let memory = self.clear.as_mut().unwrap_or(&mut self.mapped);
+        &mut memory.bytes()[..self.length as usize]
+    }
+
+    /// Makes it a version that all see, durably: it has the next number of its key, and never changes. `about` is what readers are told
+    /// of it. A draft is published once.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] when `about` is too long, and [`Code::Busy`] when another has the key's lock: it can be tried again.
+    /// [`Code::Unsupported`] in a child that was forked from the process that made it, which may still be filling it. When it was
+    /// published or abandoned before; and when the store cannot be written: then it is abandoned, and has left nothing, unless only the last
+    /// sync has failed: then it is a version that all see, and may not survive a loss of power.
+    pub fn publish(&mut self, about: &str) -> Result<Info, Fault> {
+        if !self.part.is_own() {
+            let text = "this object is of the process that this one was forked from, which alone can publish it";
+            return Err(Fault::new(Code::Unsupported, text));
+        }
+        let length = self.length;
+        if let Some(mut clear) = self.clear.take() {
+            let sealed = self.copied(about, &clear.bytes()[..length as usize]);
+            self.clear = Some(clear);
+            return sealed;
+        }
+        self.seal(about, (true, None), |window| {
+            let bytes = &window.bytes()[..length as usize];
+            let part = |c: std::ops::Range<u64>| crc(&bytes[c.start as usize..c.end as usize]);
+            let sums = chunks(length).flat_map(|c| part(c).to_le_bytes()).collect();
+            window.filled(0..length)?;
+            Ok(sums)
+        })
+    }
+
+    /// The same for what the program has elsewhere: it is read once, copied and checksummed on the way.
+    pub(crate) fn put(mut self, bytes: &[u8], about: &str) -> Result<Info, Fault> {
+        self.copied(about, bytes)
+    }
+
+    /// Copies it to the store, sealed if it is to be, and publishes it.
+    fn copied(&mut self, about: &str, bytes: &[u8]) -> Result<Info, Fault> {
+        // Each try has a key of its own: memory may be another at the next.
+        let sealing = self.encrypt.then(|| Sealing::new(&self.key)).transpose()?;
+        let identity = self.identity;
+        self.seal(about, (false, sealing.as_ref()), |window| {
+            let mut known = Vec::new();
+            let mut buffer = Vec::new();
+            for (number, c) in (0..).zip(chunks(bytes.len() as u64)) {
+                let chunk = &bytes[c.start as usize..c.end as usize];
+                let Some(sealing) = &sealing else {
+                    known.extend(window.write(c.start, chunk)?.to_le_bytes());
+                    continue;
+                };
+                buffer.clear();
+                buffer.extend_from_slice(chunk);
+                let proof = sealing.seal(identity, number, &mut buffer)?;
+                known.extend(window.write(c.start, &buffer)?.to_le_bytes());
+                known.extend(proof);
+            }
+            Ok(known)
+        })
+    }
+
+    /// Fills and publishes it, with its key if it is sealed. Memory that was lent stays with the program.
+    /// `fill` gives what is known of the chunks.
+    fn seal(
+        &mut self,
+        about: &str,
+        how: (bool, Option<&Sealing>),
+        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
+    ) -> Result<Info, Fault> {
+        check_about(about)?;
+        if self.done {
+            let text = format!(
+                "this draft of {:?} was published or abandoned before: create another",
+                self.key
+            );
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        let sealed = self.seal_once(about, how, fill);
+        let again = |why: &Fault| why.code == Code::Busy && !self.done;
+        if sealed.as_ref().is_err_and(|why| !again(why)) {
+            // What may be there in part is not tried again.
+            self.abandon();
+        }
+        sealed
+    }
+
+    fn seal_once(
+        &mut self,
+        about: &str,
+        (lent, sealing): (bool, Option<&Sealing>),
+        fill: impl FnOnce(&mut tarn_media::Part<'_>) -> Result<Vec<u8>, Fault>,
+    ) -> Result<Info, Fault> {
+        let mut windows = self.mapped.windows(from_ref(&(0..self.layout.total)))?;
+        let window = &mut windows[0];
+        let sums = fill(window)?;
+        window.write(self.layout.sums, &sums)?;
+        window.persist()?;
+        let folder = &self.part.folder;
+        let _lock = folder.lock()?;
+        let last = folder.used()?.pop();
+        let number = last.unwrap_or(0).checked_add(1).ok_or_else(|| {
+            let text = format!("all numbers of object {:?} are used up", self.key);
+            Fault::new(Code::NoSpace, text)
+        })?;
+        let mut trailer = Trailer {
+            identity: self.identity,
+            key: self.key.clone(),
+            number,
+            length: self.length,
+            sum: crc(&sums),
+            about: about.into(),
+            seal: None,
+        };
+        trailer.seal = sealing.map(|s| s.wrapped(&trailer)).transpose()?;
+        window.write(self.layout.trailer, &trailer.encode())?;
+        window.persist()?;
+        self.done = true;
+        if lent {
+            self.mapped.freeze()?;
+        }
+        folder.publish(&self.part.name, number, last)?;
+        Ok((&trailer).into())
+    }
+
+    /// It was published or abandoned.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Gives it up at once, unless it was published. Its memory stays for as long as this lives.
+    pub fn abandon(&mut self) {
+        self.done = true;
+        self.part.remove();
+    }
+}
+
+/// A number that no other object has.
+pub(crate) fn random() -> Result<u128, Fault> {
+    let mut bytes = [0; 16];
+    let got = getrandom(&mut bytes, GetRandomFlags::empty());
+    // So few are given whole, or not at all.
+    got.map_err(error("read", Path::new("random numbers")))?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Code, Store};
+
+    #[test]
+    fn what_could_not_be_published_in_time_is_tried_again() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let store = Store::open(Some(folder.path())).unwrap();
+        let mut draft = store.create("k", 3).unwrap();
+        draft.bytes().copy_from_slice(b"all");
+        let told = draft.publish(&"x".repeat(256)).unwrap_err();
+        assert_eq!(told.code, Code::Invalid);
+        let key = std::fs::File::open(folder.path().join("k")).unwrap();
+        key.lock().unwrap();
+        assert_eq!(draft.publish("").unwrap_err().code, Code::Busy);
+        assert!(!draft.is_done());
+        drop(key);
+        assert_eq!(draft.publish("").unwrap().number, 1);
+        assert!(draft.is_done());
+        assert_eq!(store.get("k", None).unwrap(), b"all");
+    }
+}

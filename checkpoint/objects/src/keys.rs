@@ -1,0 +1,141 @@
+//! Keys of encrypted objects: each version has one of its own, which lies at its end, wrapped with the user's.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::path::Path;
+use tarn_checkpoint_core::object::Trailer;
+use tarn_checkpoint_core::{Code, Fault};
+use tarn_keyring::of_user;
+use tarn_media::Mapped;
+use tarn_seal::SealError;
+use tarn_seal::piece::Pieces;
+use tarn_seal::ring::KeyRing;
+use tarn_seal::wrap::Owner;
+use tarn_sys::private::random;
+use tarn_types::key::{DataKey, KEY_BYTES, KeyId};
+use zeroize::Zeroizing;
+
+/// What a version's key opens for: all that its trailer says, so that none of it is another's.
+fn facts(trailer: &Trailer) -> String {
+    let Trailer {
+        identity,
+        number,
+        length,
+        sum,
+        about,
+        ..
+    } = trailer;
+    format!("object {number} {length} {identity:x} {sum:x} {about}")
+}
+
+fn owner<'a>(trailer: &'a Trailer, facts: &'a str) -> Owner<'a> {
+    Owner {
+        uid: rustix::process::geteuid().as_raw(),
+        dataset: &trailer.key,
+        version: facts,
+    }
+}
+
+fn keys() -> Result<KeyRing, Fault> {
+    of_user().map_err(|e| Fault::new(Code::Invalid, e.to_string()))
+}
+
+fn refused(key: &str, e: SealError) -> Fault {
+    let code = match e {
+        SealError::Forged(_) | SealError::Unwrap => Code::Corrupt,
+        _ => Code::Invalid,
+    };
+    Fault::new(
+        code,
+        format!("object {key:?} is encrypted, and cannot be opened: {e}"),
+    )
+}
+
+/// What seals a version.
+#[derive(Debug)]
+pub(crate) struct Sealing {
+    pieces: Pieces,
+    key: DataKey,
+    keys: KeyRing,
+}
+
+/// What opens a version.
+#[derive(Debug)]
+pub(crate) struct Opening(Pieces);
+
+/// What a chunk of a version is.
+fn about(identity: u128, chunk: u64) -> [u8; 24] {
+    let mut about = [0; 24];
+    about[..16].copy_from_slice(&identity.to_le_bytes());
+    about[16..].copy_from_slice(&chunk.to_le_bytes());
+    about
+}
+
+impl Sealing {
+    /// With a new key, for a version of an object.
+    pub(crate) fn new(object: &str) -> Result<Self, Fault> {
+        let keys = keys()?;
+        let secret = Zeroizing::new(random::<KEY_BYTES>().map_err(no_random)?);
+        let key = DataKey::new(KeyId(random().map_err(no_random)?), secret);
+        let pieces = Pieces::new(&key).map_err(|e| refused(object, e))?;
+        Ok(Self { pieces, key, keys })
+    }
+
+    /// Its key, wrapped for what its trailer says.
+    pub(crate) fn wrapped(&self, trailer: &Trailer) -> Result<Box<[u8]>, Fault> {
+        let nonce = random().map_err(no_random)?;
+        let facts = facts(trailer);
+        let newest = self.keys.newest();
+        let wrapped = newest.wrap(&self.key, owner(trailer, &facts), nonce);
+        Ok(wrapped.map_err(|e| refused(&trailer.key, e))?.into())
+    }
+
+    /// Seals a chunk where it is: each once.
+    pub(crate) fn seal(
+        &self,
+        identity: u128,
+        chunk: u64,
+        bytes: &mut [u8],
+    ) -> Result<[u8; 16], Fault> {
+        let sealed = self.pieces.seal(chunk, &about(identity, chunk), bytes);
+        sealed.map_err(|e| Fault::new(Code::Internal, e.to_string()))
+    }
+}
+
+impl Opening {
+    /// With the key that a version has.
+    pub(crate) fn of(trailer: &Trailer, wrapped: &[u8]) -> Result<Self, Fault> {
+        let facts = facts(trailer);
+        let key = keys()?.unwrap(wrapped, owner(trailer, &facts));
+        let pieces = key.and_then(|key| Pieces::new(&key));
+        pieces.map(Self).map_err(|e| refused(&trailer.key, e))
+    }
+
+    /// Opens a chunk where it is.
+    pub(crate) fn open(
+        &self,
+        trailer: &Trailer,
+        chunk: u64,
+        proof: &[u8; 16],
+        bytes: &mut [u8],
+    ) -> Result<(), Fault> {
+        let about = about(trailer.identity, chunk);
+        let opened = self.0.open(chunk, &about, proof, bytes);
+        opened.map_err(|e| refused(&trailer.key, e))
+    }
+}
+
+fn no_random(e: std::io::Error) -> Fault {
+    Fault::new(Code::Io, format!("no random bytes: {e}"))
+}
+
+/// Memory of this program alone, for what is in clear.
+pub(crate) fn memory(bytes: u64) -> Result<(OwnedFd, Mapped), Fault> {
+    let made = memfd_create("tarn-object", MemfdFlags::CLOEXEC);
+    let file = made.map_err(crate::folder::error("make", Path::new("memory")))?;
+    let copy = file
+        .try_clone()
+        .map_err(|e| Fault::new(Code::Io, e.to_string()))?;
+    let mapped = Mapped::make(file, Path::new("memory of an object"), bytes.max(1))?;
+    Ok((copy, mapped))
+}

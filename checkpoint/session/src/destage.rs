@@ -1,0 +1,267 @@
+//! What programs that died have left in memory goes to their arenas, without a next start of them: `tarnd --checkpoints` and
+//! `tarn ckpt destage`. What is done, and how it is proven, is [`tarn_checkpoint_core::rank::left`], as a start does it; here is for whom.
+//!
+//! Nothing here keeps a program from starting for longer than its arena takes: a rank is held for as long as it takes to lock its arena,
+//! and who begins as this rank then waits for that lock.
+
+use crate::session::MEMORY;
+use crate::version_catalog::VersionCatalog;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{Metadata, symlink_metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tarn_checkpoint_core::rank::left;
+use tarn_checkpoint_core::{Code, Fault, VersionId};
+use tarn_media::{Device, Folder, Profile};
+use tarn_ports::{RanksError, Vault};
+use tarn_ranks::Vacant;
+
+/// What failed is tried again after this.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// What became of one arena.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// These versions are whole in it now; so many bytes of each were in memory.
+    Brought(Vec<(VersionId, u64)>),
+    /// Of these, memory lacks some, or it is damaged: they stay as they are, as the next start may find it on other nodes.
+    Lacking(Vec<VersionId>),
+    /// A process has its rank, and looks after it itself.
+    Running(String),
+    /// Another process is at it.
+    Busy,
+    /// It cannot be read or written.
+    Failed(Fault),
+}
+
+impl What {
+    /// Whether it stays what it was.
+    fn is_among(&self, before: &[Self]) -> bool {
+        before.iter().any(|other| match (self, other) {
+            // Its text may have numbers that change.
+            (Self::Failed(now), Self::Failed(before)) => now.code == before.code,
+            (Self::Lacking(now), Self::Lacking(before)) => now == before,
+            _ => false,
+        })
+    }
+}
+
+/// An arena of which something waits in memory, or whose rank is running, and what became of it.
+#[derive(Debug, Clone)]
+pub struct Left {
+    /// The arena.
+    pub path: PathBuf,
+    /// Whose it is.
+    pub rank: u32,
+    /// What was done.
+    pub what: What,
+}
+
+/// De-stages what is left of this user's programs on a tier. It remembers what it has seen: what has not changed is not read again.
+#[derive(Debug)]
+pub struct Destager {
+    tier: PathBuf,
+    memory: PathBuf,
+    /// Of each program the arenas that are done with.
+    seen: BTreeMap<OsString, BTreeMap<String, Seen>>,
+}
+
+/// An arena that is done with for as long as nothing of this changes, or until then.
+#[derive(Debug)]
+struct Seen {
+    stamp: u64,
+    until: Option<Instant>,
+    /// What became of it.
+    told: Vec<What>,
+}
+
+/// A program's folders.
+struct Places {
+    run: OsString,
+    tier: Folder,
+    folder: PathBuf,
+    /// None if memory has nothing of it.
+    memory: Option<Folder>,
+    meet: PathBuf,
+}
+
+impl Destager {
+    /// For the folders that programs were told: one on the persistent tier, one in memory.
+    pub fn new(tier: &Path, memory: &Path) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        Self {
+            tier: tier.to_owned(),
+            memory: memory.join(format!("{MEMORY}{user}")),
+            seen: BTreeMap::new(),
+        }
+    }
+
+    /// The programs that have something on the tier, whosever they are.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn runs(&mut self) -> io::Result<Vec<OsString>> {
+        let version_catalog = VersionCatalog::open(&self.tier, &self.memory)?;
+        let runs: Vec<OsString> = version_catalog
+            .runs()
+            .iter()
+            .map(|r| r.name.to_owned())
+            .collect();
+        self.seen.retain(|run, _| runs.contains(run));
+        Ok(runs)
+    }
+
+    /// De-stages what is left of a program, rank by rank, but for ranks that are running. What fails or lacks as before is not told again.
+    ///
+    /// # Errors
+    /// When its folder cannot be used, as it is another user's.
+    pub fn run(&mut self, run: &OsStr, tell: &mut dyn FnMut(Left)) -> Result<(), Fault> {
+        let plain = Arc::new(Device::new(Profile::none()));
+        let (folder, memory) = (self.tier.join("phx").join(run), self.memory.join(run));
+        // Whoever may write above it could put another folder into its place.
+        let there = Folder::there(&self.memory, Arc::clone(&plain));
+        let there = there.and_then(|_| Folder::there(&memory, Arc::clone(&plain)));
+        let places = Places {
+            run: run.to_owned(),
+            tier: Folder::there(&folder, plain)?,
+            folder,
+            memory: there.ok(),
+            meet: memory.join("meet"),
+        };
+        let staged = stamp_of_memory(&memory, places.memory.as_ref())?;
+        let mut before = self.seen.remove(run).unwrap_or_default();
+        let mut now = BTreeMap::new();
+        for name in places.tier.list()? {
+            let Some(rank) = left::rank_of(&name) else {
+                continue;
+            };
+            let path = places.folder.join(&name);
+            let stamp = places.stamp(&path, rank, staged);
+            let same = |seen: &Seen| {
+                seen.stamp == stamp && seen.until.is_none_or(|until| Instant::now() < until)
+            };
+            let seen = before.remove(&name);
+            let told = match seen {
+                Some(seen) if same(&seen) => {
+                    now.insert(name, seen);
+                    continue;
+                }
+                seen => seen.map_or_else(Vec::new, |seen| seen.told),
+            };
+            let all = places.arena(&name, rank);
+            let all = all.unwrap_or_else(|fault| match fault.code {
+                Code::Busy => vec![What::Busy],
+                // A start has made another of it.
+                Code::NotFound => Vec::new(),
+                _ => vec![What::Failed(fault)],
+            });
+            let again = |what: &What| matches!(what, What::Running(_) | What::Busy);
+            let failed = |what: &What| matches!(what, What::Failed(_));
+            for what in all.iter().filter(|what| !what.is_among(&told)) {
+                let (path, what) = (path.clone(), what.clone());
+                tell(Left { path, rank, what });
+            }
+            if !all.iter().any(again) {
+                let until = all.iter().any(failed).then(|| Instant::now() + AGAIN);
+                let told = all;
+                now.insert(name, Seen { stamp, until, told });
+            }
+        }
+        self.seen.insert(run.to_owned(), now);
+        Ok(())
+    }
+}
+
+impl Places {
+    /// Changes when a process has been this rank, or when there is something else to be done with its arena.
+    fn stamp(&self, arena: &Path, rank: u32, staged: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let file = |path: &Path| symlink_metadata(path).ok();
+        // Not when it was written: this is not known of what is written through a mapping, everywhere.
+        file(arena).map(|m| (m.ino(), m.len())).hash(&mut hasher);
+        let lock = self.meet.join(format!("{rank}.lock"));
+        file(&lock).map(|m| of(&m)).hash(&mut hasher);
+        staged.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// De-stages what waits of an arena, and gives the memory back that nobody needs then.
+    fn arena(&self, name: &str, rank: u32) -> Result<Vec<What>, Fault> {
+        let lacking = |ids: Vec<VersionId>| match &ids[..] {
+            [] => Vec::new(),
+            _ => vec![What::Lacking(ids)],
+        };
+        let running = |e| match e {
+            RanksError::Taken { who } => Ok(vec![What::Running(who)]),
+            other => Err(Fault::from(other)),
+        };
+        if self.memory.is_some()
+            && let Err(e) = self.vacant(rank)
+        {
+            return running(e);
+        }
+        let (_, arena) = left::look(&self.tier, name)?;
+        let header = arena.header();
+        if *header.run != *self.run.as_bytes() || header.rank != rank {
+            return Ok(Vec::new());
+        }
+        let waiting: Vec<VersionId> = left::waiting(&arena).map(|v| v.id).collect();
+        let Some(memory) = &self.memory else {
+            return Ok(lacking(waiting));
+        };
+        let mut done = Vec::new();
+        if !waiting.is_empty() {
+            let vacant = match self.vacant(rank) {
+                Ok(vacant) => vacant,
+                Err(e) => return running(e),
+            };
+            // It is held no longer than it takes to lock the arena, however large that is.
+            let mut medium = self.tier.open(name)?;
+            // Who begins as this rank from now on waits for the arena.
+            drop(vacant);
+            let destaged = left::destage(&mut medium, memory)?;
+            drop(medium);
+            if !destaged.brought.is_empty() {
+                done.push(What::Brought(destaged.brought));
+            }
+            if !destaged.lacking.is_empty() {
+                done.extend(lacking(destaged.lacking));
+                return Ok(done);
+            }
+        }
+        // Who has begun meanwhile sees to it.
+        if let Ok(vacant) = self.vacant(rank) {
+            let own = left::give_back(&self.tier, name, memory)?;
+            drop(vacant);
+            drop(own);
+        }
+        Ok(done)
+    }
+
+    fn vacant(&self, rank: u32) -> Result<Vacant, RanksError> {
+        Vacant::take(&self.meet, rank)
+    }
+}
+
+/// Changes with what memory has of a program.
+fn stamp_of_memory(path: &Path, memory: Option<&Folder>) -> Result<u64, Fault> {
+    let mut hasher = DefaultHasher::new();
+    let names = memory.map_or_else(|| Ok(Vec::new()), Vault::list)?;
+    // What ranks meet by is in a folder of its own.
+    for name in names.iter().filter(|name| !name.contains('/')) {
+        name.hash(&mut hasher);
+        let meta = symlink_metadata(path.join(name)).ok();
+        meta.map(|m| of(&m)).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+fn of(meta: &Metadata) -> (u64, u64, i64, i64) {
+    (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())
+}

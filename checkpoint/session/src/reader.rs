@@ -1,0 +1,494 @@
+//! Readers of a program's versions: other programs of its node, which map them where they lie while it goes on.
+//!
+//! What is mapped does not change: the version is pinned, by a lock that the kernel releases with the reader, and who writes to the arena
+//! passes over what is pinned. That no version is taken for pinned which is given up already, see docs/internals/checkpoints.md.
+
+use crate::memory::{Element, Memory};
+use crate::session::{name_of, tier_of};
+use crate::version_catalog::{Run, VersionCatalog};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tarn_checkpoint_core::arena::Version;
+use tarn_checkpoint_core::manifest::CHUNK;
+use tarn_checkpoint_core::seal::{Opener, Origin, in_clear};
+use tarn_checkpoint_core::{Arena, Code, Fault, Level, Object, Place, Shape, Start, VersionId};
+use tarn_media::{Reader as File, Seen};
+use tarn_types::crc::crc;
+
+/// How often versions are looked for that are given up meanwhile.
+const TRIES: usize = 256;
+
+/// Which version is wanted. What is not said is as the environment says, or as it is best.
+#[derive(Debug, Clone)]
+pub struct Which {
+    /// The program's name on this node; else `$TARN_PHX_RUN`, or "phx".
+    pub run: Option<String>,
+    /// Its folder on the persistent tier; else `$TARN_PHX_TIER`.
+    pub tier: Option<PathBuf>,
+    /// The version; else the newest that all ranks of this node have durable.
+    pub version: Option<VersionId>,
+    /// Whether an object is compared with its checksums when it is first mapped.
+    pub verify: bool,
+}
+
+impl Default for Which {
+    fn default() -> Self {
+        Self {
+            run: None,
+            tier: None,
+            version: None,
+            verify: true,
+        }
+    }
+}
+
+/// What a rank has kept of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept<'a> {
+    /// Its name.
+    pub key: &'a [u8],
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes of an element.
+    pub unit: u32,
+    /// How it is a part of what all ranks have together.
+    pub shape: &'a Shape,
+}
+
+/// A version of a program that may be running, pinned on all ranks of this node: it stays as it is until this is gone.
+#[derive(Debug)]
+pub struct Reader {
+    name: String,
+    id: VersionId,
+    verify: bool,
+    parts: BTreeMap<u32, Part>,
+}
+
+/// A rank's part.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    rank: u32,
+    /// That wrote the version.
+    ranks: u32,
+    version: Version,
+    /// Which objects were compared with their checksums.
+    proven: Box<[AtomicBool]>,
+    /// If it is encrypted.
+    opener: OnceLock<Opener>,
+    /// What encrypted objects hold.
+    opened: Box<[OnceLock<Memory>]>,
+    /// Unmapped before the pin is gone.
+    seen: Seen,
+    _pin: File,
+}
+
+/// An arena that a rank has written itself.
+struct Found {
+    path: PathBuf,
+    file: File,
+    arena: Arena,
+}
+
+impl Reader {
+    /// Pins a version. The program need not run.
+    ///
+    /// # Errors
+    /// When there is no such version, some of it is still staged, its arenas cannot be read, or versions come and go too fast.
+    pub fn open(which: Which) -> Result<Self, Fault> {
+        let (name, tier) = (name_of(which.run)?, tier_of(which.tier)?);
+        let text = format!(
+            "versions of {name} were given up {TRIES} times before they could be pinned: have the program keep more of them (`versions`), \
+             or commit less often"
+        );
+        let mut before = None;
+        for _ in 0..TRIES {
+            let found = look(&tier, &name)?;
+            let (id, start) = match choose(&found, which.version, &name) {
+                // Arenas are read one after the other: they may have one in common that was not there yet, unless all are as they were.
+                Err(fault) if which.version.is_none() => {
+                    let now: Vec<Arena> = found.into_iter().map(|f| f.arena).collect();
+                    if before.as_ref() == Some(&now) {
+                        return Err(fault);
+                    }
+                    before = Some(now);
+                    continue;
+                }
+                chosen => chosen?,
+            };
+            if let Some(parts) = pin(found, id, start)? {
+                let clear = parts.values().any(|p| p.version.manifest.seal.is_none());
+                if clear && crate::keys::asked("TARN_PHX_ENCRYPT")? && !crate::keys::takes_clear()?
+                {
+                    return Err(in_clear(id));
+                }
+                let verify = which.verify;
+                return Ok(Self {
+                    name,
+                    id,
+                    verify,
+                    parts,
+                });
+            }
+        }
+        Err(Fault::new(Code::TimedOut, text))
+    }
+
+    /// Which it is.
+    pub fn version(&self) -> VersionId {
+        self.id
+    }
+
+    /// How many ranks wrote it, on whatever nodes.
+    pub fn of(&self) -> u32 {
+        self.parts.values().map(|p| p.ranks).max().unwrap_or(0)
+    }
+
+    /// Those that have it here.
+    pub fn ranks(&self) -> impl Iterator<Item = u32> {
+        self.parts.keys().copied()
+    }
+
+    /// What it survives: the least of all ranks that are here.
+    pub fn level(&self) -> Level {
+        let levels = self.parts.values().map(|p| p.version.level);
+        levels.min().unwrap_or(Level::Durable)
+    }
+
+    /// What a rank has, by key.
+    ///
+    /// # Errors
+    /// When it is not here.
+    pub fn objects(&self, rank: u32) -> Result<impl Iterator<Item = Kept<'_>>, Fault> {
+        let objects = self.part(rank)?.version.manifest.objects.iter();
+        Ok(objects.map(|o| Kept {
+            key: &o.key,
+            bytes: o.size(),
+            unit: o.unit,
+            shape: &o.shape,
+        }))
+    }
+
+    /// An object of a rank, where it lies; of one that is encrypted, what it holds, in memory of this program.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, or it is encrypted with a key that this user does not have.
+    pub fn map(&self, rank: u32, key: &[u8]) -> Result<&[u8], Fault> {
+        let (part, at) = self.find(rank, key)?;
+        let object = &part.version.manifest.objects[at];
+        let bytes = part.bytes(object)?;
+        if part.version.manifest.seal.is_some() {
+            return self.opened(part, at, bytes);
+        }
+        if self.verify && !part.proven[at].load(Ordering::Acquire) {
+            part.prove(object, bytes, rank)?;
+            part.proven[at].store(true, Ordering::Release);
+        }
+        Ok(bytes)
+    }
+
+    /// What an encrypted object holds.
+    fn opened<'a>(&self, part: &'a Part, at: usize, bytes: &[u8]) -> Result<&'a [u8], Fault> {
+        let manifest = &part.version.manifest;
+        let opened = &part.opened[at];
+        if opened.get().is_none() {
+            let opener = self.opener(part)?;
+            let mut memory = Memory::new(bytes.len())?;
+            // SAFETY: it was made here, and nobody else knows of it yet.
+            let content = unsafe { memory.bytes_mut() };
+            content.copy_from_slice(bytes);
+            opener.open(manifest, &manifest.objects[at], content)?;
+            // Another thread may have been first: then that is it.
+            let _ = opened.set(memory);
+        }
+        let memory = opened
+            .get()
+            .ok_or_else(|| Fault::new(Code::Internal, "what was opened is not there"))?;
+        // SAFETY: nobody writes to it any more.
+        Ok(unsafe { memory.bytes() })
+    }
+
+    /// What opens an encrypted part.
+    fn opener<'a>(&self, part: &'a Part) -> Result<&'a Opener, Fault> {
+        if let Some(opener) = part.opener.get() {
+            return Ok(opener);
+        }
+        let unwrap = crate::keys::opening(&self.name)?;
+        let origin = Origin {
+            id: self.id,
+            start: part.version.start,
+            rank: part.rank,
+            ranks: part.ranks,
+        };
+        let opener = Opener::unwrapped(&*unwrap, &part.version.manifest, &origin)?;
+        Ok(part.opener.get_or_init(|| opener))
+    }
+
+    /// The same as a slice of elements.
+    ///
+    /// # Errors
+    /// As for [`Reader::map`], and when it is no whole number of such elements.
+    pub fn values<T: Element>(&self, rank: u32, key: &str) -> Result<&[T], Fault> {
+        let bytes = self.map(rank, key.as_bytes())?;
+        let aligned = bytes.as_ptr().cast::<T>().is_aligned();
+        if bytes.is_empty() {
+            return Ok(&[]);
+        }
+        if !aligned || !bytes.len().is_multiple_of(size_of::<T>()) {
+            let text = format!(
+                "object {key:?} has {} bytes, which is no slice of elements of {} bytes",
+                bytes.len(),
+                size_of::<T>()
+            );
+            return Err(Fault::new(Code::Invalid, text));
+        }
+        // SAFETY: aligned, as many as there are, and any bytes are an `Element`.
+        Ok(unsafe {
+            std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>())
+        })
+    }
+
+    fn part(&self, rank: u32) -> Result<&Part, Fault> {
+        self.parts.get(&rank).ok_or_else(|| {
+            let here: Vec<String> = self.ranks().map(|r| r.to_string()).collect();
+            let text = format!(
+                "rank {rank} has no part of version {} on this node; these ranks have: {}",
+                self.id,
+                here.join(", ")
+            );
+            Fault::new(Code::NotFound, text)
+        })
+    }
+
+    fn find(&self, rank: u32, key: &[u8]) -> Result<(&Part, usize), Fault> {
+        let part = self.part(rank)?;
+        let objects = &part.version.manifest.objects;
+        let at = objects
+            .binary_search_by(|o| (*o.key).cmp(key))
+            .map_err(|_| {
+                let text = format!(
+                    "rank {rank} has no object {:?} in version {}",
+                    String::from_utf8_lossy(key),
+                    self.id
+                );
+                Fault::new(Code::NotFound, text)
+            })?;
+        Ok((part, at))
+    }
+}
+
+impl Part {
+    /// Where an object lies, all of it behind each other.
+    fn bytes(&self, object: &Object) -> Result<&[u8], Fault> {
+        let size = object.size() as usize;
+        let mut next = None;
+        for piece in object.pieces.iter().filter(|p| p.length > 0) {
+            match (piece.place, next) {
+                (Place::Arena(at), None) => next = Some((at, at + piece.length)),
+                (Place::Arena(at), Some((first, end))) if at == end => {
+                    next = Some((first, end + piece.length));
+                }
+                _ => {
+                    let text = "this object is stored in several pieces: there was no contiguous space for it when its version was completed";
+                    return Err(Fault::new(Code::Unsupported, text));
+                }
+            }
+        }
+        let at = next.map_or(0, |(first, _)| first as usize);
+        // SAFETY: nobody writes to what is pinned, as who writes to arenas looks. That nobody makes the file shorter is asked of people.
+        let all = unsafe { self.seen.bytes() };
+        all.get(at..at + size).ok_or_else(|| {
+            let text = format!("{} is shorter than it was", self.path.display());
+            Fault::new(Code::Corrupt, text)
+        })
+    }
+
+    /// Compares an object with its checksums.
+    fn prove(&self, object: &Object, mut bytes: &[u8], rank: u32) -> Result<(), Fault> {
+        let mut from = 0;
+        for piece in &object.pieces {
+            let (own, rest) = bytes.split_at(piece.length as usize);
+            bytes = rest;
+            for (chunk, sum) in own.chunks(CHUNK as usize).zip(&piece.sums) {
+                let to = from + chunk.len();
+                if crc(chunk) != *sum {
+                    let text = format!(
+                        "bytes {from} to {to} of object {:?} of rank {rank} in version {} are damaged in {}; `tarn ckpt verify` shows whether there is a copy",
+                        String::from_utf8_lossy(&object.key),
+                        self.version.id,
+                        self.path.display()
+                    );
+                    return Err(Fault::new(Code::Corrupt, text));
+                }
+                from = to;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The arenas that ranks of the program have written on this node.
+fn look(tier: &Path, name: &str) -> Result<Vec<Found>, Fault> {
+    let none = || {
+        let text = format!("there is no program {name} on {}", tier.display());
+        Fault::new(Code::NotFound, text)
+    };
+    let version_catalog = VersionCatalog::open(tier, Path::new("")).map_err(|e| {
+        let code = match e.kind() {
+            io::ErrorKind::NotFound => Code::NotFound,
+            _ => Code::Io,
+        };
+        Fault::new(code, format!("cannot read {}: {e}", tier.display()))
+    })?;
+    let run: Run<'_> = version_catalog.run(OsStr::new(name)).ok_or_else(none)?;
+    let (files, unreadable) = run.files();
+    if let Some(why) = unreadable.into_iter().next() {
+        return Err(Fault::new(Code::Io, why));
+    }
+    let own = files
+        .into_iter()
+        .filter(|path| path.extension() == Some(OsStr::new("arena")));
+    let mut found = Vec::new();
+    for path in own {
+        let opened = File::open(&path).map_err(Fault::from);
+        let opened = opened.and_then(|file| Ok((Arena::open(&file)?, file)));
+        match opened {
+            Ok((arena, file)) => found.push(Found { path, file, arena }),
+            // A later start has taken it away.
+            Err(fault) if fault.code == Code::NotFound => {}
+            Err(fault) => {
+                let text = format!("{}: {}", path.display(), fault.text);
+                return Err(Fault::new(fault.code, text));
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Found {
+    /// Whether its rank would have a version of that start, had it committed one.
+    fn knows(&self, start: Start) -> bool {
+        let before = |one: Start, other: Start| one == other || one.generation < other.generation;
+        before(self.arena.header().start, start) && before(start, self.arena.started())
+    }
+
+    /// What it has of a version.
+    fn version(&self, id: VersionId, start: u128) -> Option<&Version> {
+        let mut versions = self.arena.versions().iter();
+        versions.find(|v| v.id == id && v.start == start)
+    }
+}
+
+/// A rank that should have a version durable, and has not.
+fn lacking_in(found: &[Found], (id, start): (VersionId, u128)) -> Option<u32> {
+    let of = Start {
+        generation: id.generation,
+        identity: start,
+    };
+    let has = |f: &&Found| f.version(id, start).is_some();
+    let ranks: BTreeSet<u32> = found
+        .iter()
+        .filter(has)
+        .map(|f| f.arena.header().ranks)
+        .collect();
+    let durable = |f: &&Found| {
+        f.version(id, start)
+            .is_some_and(|v| v.manifest.is_durable())
+    };
+    let durable: BTreeSet<u32> = found
+        .iter()
+        .filter(durable)
+        .map(|f| f.arena.header().rank)
+        .collect();
+    let should = |f: &&Found| has(f) || f.knows(of) && ranks.contains(&f.arena.header().ranks);
+    let mut should = found.iter().filter(should).map(|f| f.arena.header().rank);
+    should.find(|rank| !durable.contains(rank))
+}
+
+/// The version that is wanted, or the newest that all ranks that should have it have durable.
+fn choose(
+    found: &[Found],
+    wanted: Option<VersionId>,
+    name: &str,
+) -> Result<(VersionId, u128), Fault> {
+    let all = found.iter().flat_map(|f| f.arena.versions());
+    let all: BTreeSet<(VersionId, u128)> = all.map(|v| (v.id, v.start)).collect();
+    let candidates = all
+        .iter()
+        .rev()
+        .filter(|(id, _)| wanted.is_none_or(|w| w == *id));
+    let mut lacking = None;
+    for version in candidates {
+        match lacking_in(found, *version) {
+            None => return Ok(*version),
+            Some(rank) => lacking = lacking.or(Some((version.0, rank))),
+        }
+    }
+    let here: BTreeSet<String> = all.iter().map(|(id, _)| id.to_string()).collect();
+    let here: Vec<String> = here.into_iter().collect();
+    let text = match (wanted, lacking) {
+        (Some(id), Some((_, rank))) => {
+            let text = format!(
+                "version {id} of {name} is not durable on rank {rank} yet, or it has none: wait for that level, or take an earlier one"
+            );
+            return Err(Fault::new(Code::Unsupported, text));
+        }
+        (Some(id), None) => format!(
+            "there is no version {id} of {name} on this node; there are: {}",
+            here.join(", ")
+        ),
+        (None, Some((id, rank))) => format!(
+            "no version of {name} is durable on all ranks of this node yet: {id} is not on rank {rank}"
+        ),
+        (None, None) => format!("there is no version of {name} on this node yet"),
+    };
+    Err(Fault::new(Code::NotFound, text))
+}
+
+/// Pins a version in all arenas that have it; none if it was given up before it was pinned in one.
+fn pin(
+    found: Vec<Found>,
+    id: VersionId,
+    start: u128,
+) -> Result<Option<BTreeMap<u32, Part>>, Fault> {
+    let mut parts = BTreeMap::new();
+    for Found { path, file, arena } in found {
+        let mut versions = arena.versions().iter();
+        let own = versions.find(|v| v.id == id && v.start == start);
+        let Some(version) = own.filter(|v| v.manifest.is_durable()) else {
+            continue;
+        };
+        file.pin(&version.extent())?;
+        // What is still kept now was not given up before the writer could see the pin.
+        if !Arena::open(&file)?.versions().contains(version) {
+            return Ok(None);
+        }
+        let proven = version
+            .manifest
+            .objects
+            .iter()
+            .map(|_| AtomicBool::new(false));
+        let part = Part {
+            path,
+            rank: arena.header().rank,
+            ranks: arena.header().ranks,
+            version: version.clone(),
+            proven: proven.collect(),
+            opener: OnceLock::new(),
+            opened: version
+                .manifest
+                .objects
+                .iter()
+                .map(|_| OnceLock::new())
+                .collect(),
+            seen: file.map()?,
+            _pin: file,
+        };
+        parts.entry(arena.header().rank).or_insert(part);
+    }
+    Ok(Some(parts))
+}

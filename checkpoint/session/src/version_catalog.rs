@@ -1,0 +1,429 @@
+//! What two folders have of programs' checkpoints, for who only looks: nothing is locked, nothing is written, whoever writes meanwhile.
+//! Nothing is read through a mapping: a file that is made shorter meanwhile would end this process.
+//!
+//! What lies where: `<tier>/phx/<run>/<generation>/<rank>.arena`, and in memory `<memory>/tarn-phx-<uid>/<run>/` with the staged parts
+//! of these (`.staging`) and of buddies' (`.buddy`). Names only lead there: whose a file is says its header.
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirEntry, File};
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tarn_checkpoint_core::arena::Version;
+use tarn_checkpoint_core::{Arena, Level, Place, VersionId, flush};
+use tarn_media::{ExternalFolder, Reader, Seen};
+use tarn_ports::{PowerFail, Promises, Stored};
+use tarn_types::block::{self, Kind};
+use tarn_types::checkpoint::{Checkpoint, CheckpointId};
+
+/// Entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 1 << 16;
+/// How often a rank's lock is looked at again that is held, and after how long.
+const TRIES: usize = 4;
+const AGAIN: Duration = Duration::from_millis(5);
+/// Bytes of a process id that are read.
+const MAX_ID: u64 = 32;
+/// Bytes of a staging file's first block.
+const STAGING_BLOCK: usize = 4 << 10;
+/// Where what is staged begins in its file.
+const STAGING_HEAD: u64 = 64 << 10;
+
+/// The checkpoints of a tier.
+#[derive(Debug)]
+pub struct VersionCatalog<'a> {
+    tier: &'a Path,
+    memory: &'a Path,
+    runs: Vec<OsString>,
+}
+
+impl<'a> VersionCatalog<'a> {
+    /// Looks into the folders that programs were told: one on the persistent tier, one in memory.
+    ///
+    /// # Errors
+    /// When the first cannot be read.
+    pub fn open(tier: &'a Path, memory: &'a Path) -> io::Result<Self> {
+        let runs = match entries(&tier.join("phx")) {
+            Ok(all) => all,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                // Nobody has kept anything there yet; if it is a folder at all.
+                fs::read_dir(tier)?;
+                Vec::new()
+            }
+            Err(e) => return Err(e),
+        };
+        let mut runs: Vec<OsString> = runs
+            .iter()
+            .filter(|e| is_folder(e))
+            .map(DirEntry::file_name)
+            .collect();
+        runs.sort();
+        Ok(Self { tier, memory, runs })
+    }
+
+    /// The programs of another folder too, if it is there.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn extend(&mut self, folder: &Path) -> io::Result<()> {
+        let all = match entries(folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            all => all?,
+        };
+        let names = all.iter().filter(|e| is_folder(e)).map(DirEntry::file_name);
+        self.runs.extend(names);
+        self.runs.sort();
+        self.runs.dedup();
+        Ok(())
+    }
+
+    /// All programs, by name.
+    pub fn runs(&self) -> Vec<Run<'_>> {
+        self.runs.iter().map(|name| self.at(name)).collect()
+    }
+
+    /// The program of this name.
+    pub fn run(&self, name: &OsStr) -> Option<Run<'_>> {
+        let name = self.runs.iter().find(|r| *r == name)?;
+        Some(self.at(name))
+    }
+
+    fn at<'s>(&'s self, name: &'s OsStr) -> Run<'s> {
+        Run {
+            name,
+            tier: self.tier,
+            memory: self.memory,
+        }
+    }
+}
+
+/// What these folders have of all programs' versions, for a restart of them. What cannot be read is not there.
+pub fn checkpoints(tier: &Path, memory: &Path) -> Vec<Checkpoint> {
+    let Ok(version_catalog) = VersionCatalog::open(tier, memory) else {
+        return Vec::new();
+    };
+    let of_run = |run: &Run<'_>| {
+        let program = run.name.to_string_lossy().into_owned();
+        let versions = run.versions(&mut |_| {});
+        let versions = versions
+            .into_iter()
+            .map(move |((id, start), found)| Checkpoint {
+                program: program.clone(),
+                id: CheckpointId {
+                    generation: id.generation,
+                    number: id.number,
+                },
+                start,
+                ranks: found.ranks,
+                here: found.here.difference(&found.gone).copied().collect(),
+            });
+        versions.collect::<Vec<_>>()
+    };
+    version_catalog.runs().iter().flat_map(of_run).collect()
+}
+
+/// A program's checkpoints.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// Its name.
+    pub name: &'a OsStr,
+    tier: &'a Path,
+    memory: &'a Path,
+}
+
+/// What is here of a version.
+#[derive(Debug)]
+pub struct Found {
+    /// The least of its ranks'.
+    pub level: Level,
+    /// Of the program that wrote it.
+    pub ranks: u32,
+    /// Those that have it here.
+    pub here: BTreeSet<u32>,
+    /// Of all its objects.
+    pub bytes: u64,
+    /// Of these, what is not on the tier.
+    pub staged_bytes: u64,
+    /// Of those here, the ranks whose staged part is not in memory.
+    pub gone: BTreeSet<u32>,
+    /// What the weakest medium keeps without power.
+    pub power_fail: PowerFail,
+}
+
+/// What is here, oldest first, by version and start: two that knew nothing of each other have the same numbers.
+pub type Versions = BTreeMap<(VersionId, u128), Found>;
+
+impl Run<'_> {
+    /// What is here. What could not be read is said.
+    pub fn versions(&self, unreadable: &mut dyn FnMut(String)) -> Versions {
+        let mut versions = Versions::new();
+        for held in self.arenas() {
+            let held = match held {
+                Ok(held) => held,
+                Err(why) => {
+                    unreadable(why);
+                    continue;
+                }
+            };
+            let staged = self.staged(&held);
+            let header = held.arena.header();
+            let fails = held.promises.power_fail;
+            for version in held.arena.versions() {
+                let found = versions
+                    .entry((version.id, version.start))
+                    .or_insert_with(|| Found {
+                        level: version.level,
+                        ranks: header.ranks,
+                        here: BTreeSet::new(),
+                        bytes: 0,
+                        staged_bytes: 0,
+                        gone: BTreeSet::new(),
+                        power_fail: fails,
+                    });
+                // Whoever has copied an arena has it twice.
+                if !found.here.insert(header.rank) {
+                    continue;
+                }
+                found.level = found.level.min(version.level);
+                found.ranks = found.ranks.max(header.ranks);
+                if fails == PowerFail::Lost {
+                    found.power_fail = fails;
+                }
+                let objects = version.manifest.objects.iter();
+                found.bytes += objects.map(|o| o.size()).sum::<u64>();
+                for range in waiting(version) {
+                    found.staged_bytes += range.end - range.start;
+                    if !staged.iter().any(|s| s.has(&range)) {
+                        found.gone.insert(header.rank);
+                    }
+                }
+            }
+        }
+        versions
+    }
+
+    /// Its arenas, in the order of generations and ranks, and why what looks like one could not be read.
+    pub fn arenas(&self) -> impl Iterator<Item = Result<Held, String>> {
+        let (files, unreadable) = self.files();
+        let failed = unreadable.into_iter().map(Err);
+        failed.chain(files.into_iter().map(Held::open))
+    }
+
+    /// The files of its arenas, those that ranks have written themselves first; and which folders could not be read.
+    pub(crate) fn files(&self) -> (Vec<PathBuf>, Vec<String>) {
+        let folder = self.tier.join("phx").join(self.name);
+        let mut unreadable = Vec::new();
+        let mut inside = |folder: &Path| {
+            entries(folder).unwrap_or_else(|e| {
+                if e.kind() != io::ErrorKind::NotFound {
+                    unreadable.push(format!("cannot read {}: {e}", folder.display()));
+                }
+                Vec::new()
+            })
+        };
+        let numbered = |all: &[DirEntry], suffix: &str| {
+            let number = |entry: &DirEntry| -> Option<u64> {
+                let name = entry.file_name();
+                name.to_str()?.strip_suffix(suffix)?.parse().ok()
+            };
+            let numbered = all.iter().filter_map(|e| Some((number(e)?, e.path())));
+            let mut numbered: Vec<(u64, PathBuf)> = numbered.collect();
+            numbered.sort();
+            numbered
+        };
+        let generations = numbered(&inside(&folder), "").into_iter();
+        let generations: Vec<Vec<DirEntry>> = generations.map(|(_, f)| inside(&f)).collect();
+        let mut files = Vec::new();
+        // What a rank has written itself comes before copies of it.
+        for end in [".arena", ".copy", ".made"] {
+            let all = generations.iter().flat_map(|all| numbered(all, end));
+            files.extend(all.map(|(_, path)| path));
+        }
+        (files, unreadable)
+    }
+
+    /// The process that is a rank of the program on this node, if it is running as this user.
+    pub fn process(&self, owner: u32) -> Option<String> {
+        let user = format!("tarn-phx-{owner}");
+        let folder = self.memory.join(user).join(self.name).join("meet");
+        // What cannot be read is nobody's.
+        let all = entries(&folder).unwrap_or_default();
+        let locks = all.iter().map(DirEntry::path);
+        let mut locks = locks.filter(|path| path.extension() == Some(OsStr::new("lock")));
+        locks.find_map(|path| {
+            let file = fs::symlink_metadata(&path).ok()?.is_file();
+            let mut lock = File::open(&path).ok().filter(|_| file)?;
+            // Whoever begins meanwhile tries again; who de-stages has it for a moment.
+            let mut locked = flock(&lock, FlockOperation::NonBlockingLockShared);
+            for _ in 0..TRIES {
+                if locked.is_ok() {
+                    break;
+                }
+                std::thread::sleep(AGAIN);
+                locked = flock(&lock, FlockOperation::NonBlockingLockShared);
+            }
+            match locked {
+                Err(Errno::WOULDBLOCK) => {
+                    let mut id = String::new();
+                    lock.by_ref().take(MAX_ID).read_to_string(&mut id).ok();
+                    Some(id)
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// Adds what is on an external store, all of it.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn add_flushed(&self, external: &Path, versions: &mut Versions) -> Result<(), String> {
+        let store = ExternalFolder::there(external, Path::new(self.name));
+        let all = flush::list(&store).map_err(|f| f.text)?;
+        for found in all.iter().filter(|v| v.is_complete()) {
+            let version = found.version;
+            let row = versions.entry((version.id, version.start));
+            let row = row.or_insert_with(|| {
+                let parts = found.parts.iter();
+                let parts = parts.filter_map(|rank| flush::open(&store, version, *rank).ok());
+                let objects = parts.flat_map(|(_, version, _)| version.manifest.objects);
+                Found {
+                    level: Level::Flushed,
+                    ranks: found.ranks,
+                    here: BTreeSet::new(),
+                    bytes: objects.map(|o| o.size()).sum(),
+                    staged_bytes: 0,
+                    gone: BTreeSet::new(),
+                    power_fail: PowerFail::Synced,
+                }
+            });
+            row.level = Level::Flushed;
+        }
+        Ok(())
+    }
+
+    /// What memory has of an arena's staged pieces, the rank's own first.
+    pub fn staged(&self, held: &Held) -> Vec<Staged> {
+        let user = format!("tarn-phx-{}", held.owner);
+        let folder = self.memory.join(user).join(self.name);
+        // What cannot be read is not there.
+        let all = entries(&folder).unwrap_or_default();
+        let of_it = |entry: &DirEntry| {
+            let path = entry.path();
+            let what = match path.extension()?.to_str()? {
+                "staging" => "staging",
+                "buddy" => "buddy",
+                _ => return None,
+            };
+            // Anybody can make files in memory: those of others are not believed.
+            let file = fs::symlink_metadata(&path).ok()?;
+            if !file.is_file() || file.uid() != held.owner || file.len() < STAGING_HEAD {
+                return None;
+            }
+            let seen = Reader::open(&path).ok()?;
+            let mut head = vec![0; STAGING_BLOCK];
+            seen.read(0, &mut head).ok()?;
+            let (identity, _) = block::unseal(Kind::Staging, 0, &head)?;
+            let own = identity == held.arena.header().identity;
+            own.then_some(Staged { what, path, seen })
+        };
+        let mut staged: Vec<Staged> = all.iter().filter_map(of_it).collect();
+        staged.sort_by(|a, b| (b.what, &a.path).cmp(&(a.what, &b.path)));
+        staged
+    }
+}
+
+/// Where a version's staged pieces lie.
+fn waiting(version: &Version) -> impl Iterator<Item = Range<u64>> {
+    let pieces = version.manifest.objects.iter().flat_map(|o| &o.pieces);
+    pieces.filter_map(|p| match p.place {
+        // A manifest that could be read has no piece that ends beyond all numbers.
+        Place::Staged(at) => Some(at..at.saturating_add(p.length)),
+        Place::Arena(_) => None,
+    })
+}
+
+/// An arena that could be read.
+#[derive(Debug)]
+pub struct Held {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub seen: Reader,
+    /// What its medium promises.
+    pub promises: Promises,
+    /// What its bytes mean.
+    pub arena: Arena,
+    /// The user whose it is.
+    pub owner: u32,
+}
+
+impl Held {
+    /// Whether a rank has written it itself: it is no copy.
+    pub fn is_own(&self) -> bool {
+        self.path.extension() == Some(OsStr::new("arena"))
+    }
+
+    /// Opens one.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn open(path: PathBuf) -> Result<Self, String> {
+        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        let file = fs::symlink_metadata(&path).map_err(|e| failed(&e))?;
+        // To open anything else may wait for ever.
+        if !file.is_file() {
+            return Err(failed(&"this is no file"));
+        }
+        let mapped = Seen::open(&path).map_err(|e| failed(&e))?;
+        let promises = mapped.promises();
+        drop(mapped);
+        let seen = Reader::open(&path).map_err(|e| failed(&e))?;
+        let arena = Arena::open(&seen).map_err(|e| failed(&e))?;
+        Ok(Self {
+            path,
+            seen,
+            promises,
+            arena,
+            owner: file.uid(),
+        })
+    }
+}
+
+/// A file in memory that has the staged pieces of an arena.
+#[derive(Debug)]
+pub struct Staged {
+    /// `staging` or `buddy`.
+    pub what: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub seen: Reader,
+}
+
+impl Staged {
+    /// Whether it has these bytes.
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        range.start >= STAGING_HEAD && range.end <= self.seen.size()
+    }
+}
+
+fn is_folder(entry: &DirEntry) -> bool {
+    entry.file_type().is_ok_and(|t| t.is_dir())
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    let all: Vec<DirEntry> = fs::read_dir(folder)?
+        .take(MAX_ENTRIES + 1)
+        .collect::<io::Result<_>>()?;
+    match all.len() > MAX_ENTRIES {
+        true => Err(io::Error::other(format!(
+            "it has more than {MAX_ENTRIES} entries"
+        ))),
+        false => Ok(all),
+    }
+}

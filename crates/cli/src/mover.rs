@@ -1,8 +1,0 @@
-//! What this command moves data with: file trees, and those of the object store that the environment names.
-
-use tarn_movers::Trees;
-
-/// The mover of this process.
-pub(crate) fn trees() -> Trees {
-    Trees::new().with_store(tarn_s3::Client::of_environment().shared())
-}

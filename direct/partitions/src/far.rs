@@ -1,0 +1,192 @@
+//! A partition of another node: each queue pair has a stream of its own to it.
+
+use crate::folder::refused;
+use crate::here::{read_only, taken};
+use crate::name::InSpace;
+use crate::queue::of_parent;
+use crate::{Code, Info, OpenOptions, Refusal};
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tarn_data_plane::{Far, Wire, result};
+use tarn_ports::{PowerFail, Promises};
+use tarn_proto::local::FarPartition;
+use tarn_proto::storage::{Answer, Ask, Verb};
+use tarn_ring::Failure;
+use tarn_sys::lock::Hold;
+
+/// How long the other node may take to say how large the partition is.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A partition of another node.
+#[derive(Debug)]
+pub(crate) struct FarPart {
+    /// As it was named.
+    path: PathBuf,
+    options: OpenOptions,
+    far: FarPartition,
+    /// As large as it was last known to be.
+    size: Arc<AtomicU64>,
+    /// It cannot be reached by windows: every further try would take as long.
+    no_windows: AtomicBool,
+    /// It has it open there for as long as this is, and tells its size.
+    stream: Mutex<Wire>,
+    /// Whose that is.
+    process: u32,
+}
+
+impl FarPart {
+    /// Opens it.
+    pub(crate) fn open(
+        path: &Path,
+        within: &InSpace<'_>,
+        options: OpenOptions,
+    ) -> Result<Self, Refusal> {
+        let (stream, far) = stream(within, options)?;
+        Ok(Self {
+            path: path.to_owned(),
+            options,
+            size: Arc::new(AtomicU64::new(far.info.bytes)),
+            far,
+            no_windows: AtomicBool::new(false),
+            stream: Mutex::new(stream),
+            process: std::process::id(),
+        })
+    }
+
+    /// What is known of it, with the size that it has now.
+    pub(crate) fn info(&self) -> Result<Info, Refusal> {
+        let mut info = Info::from(self.far.info.clone());
+        info.size = self.size()?;
+        Ok(info)
+    }
+
+    /// Bytes of it now.
+    pub(crate) fn size(&self) -> Result<u64, Refusal> {
+        let size = match self.ask(Verb::Size, 0)? {
+            Ok(size) => size,
+            Err(_) => {
+                let text = format!("{} cannot be looked at on its node", self.path.display());
+                return Err(Refusal::new(Code::Io, text));
+            }
+        };
+        Ok(size.max(self.size.fetch_max(size, Ordering::Relaxed)))
+    }
+
+    /// Holds its lock there, or gives it back, at once: it goes with this opening.
+    pub(crate) fn lock(&self, what: Hold) -> Result<(), Refusal> {
+        let what = match what {
+            Hold::Nothing => 0,
+            Hold::Shared => 1,
+            Hold::Alone => 2,
+        };
+        self.ask(Verb::Hold, what)?
+            .map(drop)
+            .map_err(|why| match why {
+                Failure::Busy => taken(&self.path),
+                Failure::Denied => read_only(&self.path),
+                why => {
+                    let text = format!("{} cannot be locked: {why}", self.path.display());
+                    Refusal::new(Code::Io, text)
+                }
+            })
+    }
+
+    /// Asks its node for something; what it says of that.
+    fn ask(&self, verb: Verb, operand: u64) -> Result<Result<u64, Failure>, Refusal> {
+        // Before the lock, which another thread may have had when this process was forked.
+        if self.process != std::process::id() {
+            return Err(of_parent("this open partition"));
+        }
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let ask = Ask {
+            operand,
+            ..Ask::of(verb)
+        };
+        let mut answer = [0; Answer::BYTES];
+        let asked = stream
+            .write_all(&ask.encode())
+            .and_then(|()| stream.flush())
+            .and_then(|()| stream.read_exact(&mut answer));
+        asked.map_err(|e| {
+            let text = format!("the node of {} does not answer: {e}", self.path.display());
+            Refusal::new(Code::Lost, text)
+        })?;
+        Ok(result(Answer::decode(answer)))
+    }
+
+    /// Random, its own.
+    pub(crate) fn identity(&self) -> u128 {
+        self.far.identity
+    }
+
+    /// What its medium promises there.
+    pub(crate) fn promises(&self) -> Promises {
+        Promises {
+            atomic: 8,
+            write_unit: 1,
+            persist_unit: 1,
+            power_fail: match self.far.persistent {
+                true => PowerFail::Synced,
+                false => PowerFail::Lost,
+            },
+        }
+    }
+
+    /// One more pair of hands.
+    pub(crate) fn hands(&self) -> Result<Far, Refusal> {
+        let within = InSpace::of(&self.path)?;
+        let opened = stream(&within, self.options);
+        // It has not been lost meanwhile: what was written before a later flush would be taken for persistent.
+        self.size()?;
+        let (stream, far) = opened?;
+        if far.identity != self.far.identity {
+            let text = format!(
+                "{} is another partition now than the one that was opened",
+                self.path.display()
+            );
+            return Err(Refusal::new(Code::Changed, text));
+        }
+        let made = Far::new(stream, Arc::clone(&self.size), far.persistent).and_then(|mut far| {
+            if let Some(windows) = &self.far.windows
+                && !self.no_windows.load(Ordering::Relaxed)
+            {
+                let library = Path::new(OsStr::from_bytes(&windows.library.0));
+                // Without one, all goes by the stream.
+                let used = far.by_window(library, &windows.provider)?;
+                self.no_windows.store(!used, Ordering::Relaxed);
+            }
+            Ok(far)
+        });
+        made.map_err(refused("use the stream to", &self.path))
+    }
+}
+
+/// A stream that its node has given over to it.
+fn stream(within: &InSpace<'_>, options: OpenOptions) -> Result<(Wire, FarPartition), Refusal> {
+    let path = within.file();
+    let opened = within.tarnd()?.open_partition(
+        within.node,
+        within.space,
+        path.as_bytes(),
+        options.writable,
+    );
+    let (stream, far) = opened?;
+    let far = far.ok_or_else(|| {
+        let text = "tarnd gave a file of this node for a partition of another one";
+        Refusal::new(Code::Internal, text)
+    })?;
+    let stream = TcpStream::from(stream);
+    let usable = stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.set_read_timeout(Some(TIMEOUT)))
+        .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)))
+        .and_then(|()| Wire::new(stream, far.seal.as_ref()));
+    let wire = usable.map_err(refused("use the stream to", Path::new(&path)))?;
+    Ok((wire, far))
+}

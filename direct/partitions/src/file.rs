@@ -1,0 +1,312 @@
+//! The file of a partition.
+
+use crate::folder::{Folder, code, file_of, refused};
+use crate::{Code, Refusal};
+use rustix::fd::OwnedFd;
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync, ftruncate,
+    linkat, openat, unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+use std::ops::Range;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tarn_media::{Units, Using, clear_slots, reserve, unit_of};
+use tarn_ports::MediumError;
+use tarn_queue::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE, is_unit};
+use tarn_sys::lock::hold_alone;
+use tarn_types::grant::{Grant, MAX_GRANTS};
+
+/// The byte of the file whose lock is the header's: who changes it has that, or has the partition alone.
+const HEADER: Range<u64> = 0..1;
+/// How long that is waited for: it is held for as long as room takes to be had.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a program that opens a partition waits for one that gives it another size: no longer than that takes.
+const RESIZING: Duration = Duration::from_secs(1);
+/// Between two looks at it.
+const BETWEEN: Duration = Duration::from_millis(1);
+
+/// Who else has a partition open while this is done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// It is only looked at: nobody is kept from anything.
+    Unasked,
+    /// Whoever.
+    Allowed,
+    /// Nobody.
+    None,
+}
+
+/// Makes a partition. It has its name once it is whole.
+pub(crate) fn make(
+    folder: &Folder,
+    name: &str,
+    size: u64,
+    unit: Option<u32>,
+    owner: u32,
+    grants: Vec<Grant>,
+) -> Result<(), Refusal> {
+    if unit.is_some_and(|unit| unit != 0 && !is_unit(unit)) {
+        let text = format!(
+            "a unit is a power of two of {MIN_UNIT} to {MAX_UNIT} bytes, or 0 where the partition is to be mapped"
+        );
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    whole(size, 0)?;
+    if grants.len() > MAX_GRANTS {
+        let text = format!("an access list has at most {MAX_GRANTS} lines");
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    let path = folder.path_of(name);
+    let taken = || {
+        let text = format!(
+            "{} is there already: delete it first, or take another name",
+            path.display()
+        );
+        Refusal::new(Code::Exists, text)
+    };
+    // Before its room is taken for nothing.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if openat(&folder.fd, file_of(name), flags, Mode::empty()).is_ok() {
+        return Err(taken());
+    }
+    // Without a name: what a killed program was making is gone with it.
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = openat(&folder.fd, ".", flags, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(refused("make a partition in", folder.path()))?;
+    ftruncate(&file, DATA).map_err(refused("make", &path))?;
+    let unit = match unit {
+        Some(0) => 0,
+        asked => unit_of(&file, &path, asked).map_err(unusable)?,
+    };
+    let size = whole(size, unit)?;
+    // Slots are before the data.
+    let first = match unit {
+        0 => DATA,
+        _ => 0,
+    };
+    reserve(&file, first, DATA + size).map_err(refused("reserve the space of", &path))?;
+    if unit > 0 {
+        clear_slots(&file, &path).map_err(unusable)?;
+    }
+    let mut identity = [0; 16];
+    rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
+        .map_err(refused("name", &path))?;
+    let header = Header {
+        identity: u128::from_le_bytes(identity),
+        number: 0,
+        size,
+        unit,
+        owner,
+        grants,
+    };
+    write(&file, &header, &path)?;
+    let unnamed = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&file));
+    let named = linkat(
+        rustix::fs::CWD,
+        unnamed,
+        &folder.fd,
+        file_of(name),
+        AtFlags::SYMLINK_FOLLOW,
+    );
+    named.map_err(|e| match e {
+        Errno::EXIST => taken(),
+        e => refused("name", &path)(e),
+    })?;
+    fsync(&folder.fd).map_err(|e| {
+        // It was not made, so that it can be made again.
+        let _ = unlinkat(&folder.fd, file_of(name), AtFlags::empty());
+        refused("sync", folder.path())(e)
+    })
+}
+
+/// Bytes of a partition, up to whole pages and units.
+fn whole(size: u64, unit: u32) -> Result<u64, Refusal> {
+    match size {
+        1..=MAX_SIZE => Ok(size.next_multiple_of(PAGE.max(unit.into()))),
+        _ => {
+            let text = format!("a partition has 1 to {MAX_SIZE} bytes, not {size}");
+            Err(Refusal::new(Code::Invalid, text))
+        }
+    }
+}
+
+/// Opens a partition that is there, and holds its lock, if it is to, for as long as the file is open.
+pub(crate) fn open(
+    folder: &Folder,
+    name: &str,
+    writable: bool,
+    others: Others,
+) -> Result<(OwnedFd, Header), Refusal> {
+    let path = folder.path_of(name);
+    let access = match writable {
+        true => OFlags::RDWR,
+        false => OFlags::RDONLY,
+    };
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(&folder.fd, file_of(name), flags, Mode::empty());
+    let file = file.map_err(refused("open", &path))?;
+    let lock = match others {
+        Others::Unasked => None,
+        Others::Allowed => Some(FlockOperation::NonBlockingLockShared),
+        Others::None => Some(FlockOperation::NonBlockingLockExclusive),
+    };
+    let until = Instant::now() + RESIZING;
+    let locked = lock.map_or(Ok(()), |lock| {
+        loop {
+            match flock(&file, lock) {
+                Err(Errno::WOULDBLOCK) if others == Others::Allowed && Instant::now() < until => {
+                    std::thread::sleep(BETWEEN);
+                }
+                done => return done,
+            }
+        }
+    });
+    locked.map_err(|e| match (e, others) {
+        (Errno::WOULDBLOCK, Others::Allowed) => {
+            let text = format!("{} is being deleted or made smaller", path.display());
+            Refusal::new(Code::Busy, text)
+        }
+        (Errno::WOULDBLOCK, Others::None) => {
+            let text = format!("{} is open: close it everywhere first", path.display());
+            Refusal::new(Code::Busy, text)
+        }
+        (e, _) => refused("lock", &path)(e),
+    })?;
+    let header = header(&file, &path)?;
+    Ok((file, header))
+}
+
+/// What the file says of itself.
+pub(crate) fn header(file: &OwnedFd, path: &Path) -> Result<Header, Refusal> {
+    let stat = fstat(file).map_err(refused("examine", path))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        let text = format!("{} is no file", path.display());
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    if stat.st_nlink == 0 {
+        let text = format!("{} was deleted meanwhile", path.display());
+        return Err(Refusal::new(Code::NotFound, text));
+    }
+    header_of(file, stat.st_size as u64, path)
+}
+
+fn header_of(file: &OwnedFd, size: u64, path: &Path) -> Result<Header, Refusal> {
+    let mut head = vec![0; HEAD];
+    let mut read = 0;
+    while read < head.len() {
+        match pread(file, &mut head[read..], read as u64).map_err(refused("read", path))? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Header::newest(&head[..read], size).ok_or_else(|| {
+        let text = format!(
+            "{} is no partition, or of a newer version of tarn, or damaged: both copies of its header, or it was made shorter",
+            path.display()
+        );
+        Refusal::new(Code::Corrupt, text)
+    })
+}
+
+/// Begins to use an open partition in units, and so makes whole what is torn.
+pub(crate) fn units(
+    file: OwnedFd,
+    header: &Header,
+    path: &Path,
+    writable: bool,
+    guarded: bool,
+) -> Result<Units, Refusal> {
+    let using = Using {
+        from: DATA,
+        unit: header.unit,
+        identity: header.identity,
+        writable,
+        guarded,
+    };
+    Units::new(file, path, using, header.size).map_err(unusable)
+}
+
+/// Why a medium cannot be used.
+pub(crate) fn unusable(why: MediumError) -> Refusal {
+    let kind = match &why {
+        MediumError::Io { source, .. } => code(source),
+        _ => Code::Internal,
+    };
+    Refusal::new(kind, why.to_string())
+}
+
+/// Makes a partition larger that others may have open, if it is not as large; bytes of it then. The file is open here only.
+pub(crate) fn grow(file: &OwnedFd, size: u64, path: &Path) -> Result<u64, Refusal> {
+    let held = hold_alone(file, &HEADER, TIMEOUT).map_err(refused("lock", path))?;
+    if !held {
+        let text = format!(
+            "another program has held the lock of {} for {TIMEOUT:?}: if it was stopped, let it continue or end it",
+            path.display()
+        );
+        return Err(Refusal::new(Code::Busy, text));
+    }
+    let now = header(file, path)?;
+    match size > now.size {
+        true => Ok(resize(file, &now, size, path)?.size),
+        false => Ok(now.size),
+    }
+}
+
+/// Gives a partition another size. Who makes it smaller has it alone; who makes it larger has that, or its header's lock.
+pub(crate) fn resize(
+    file: &OwnedFd,
+    old: &Header,
+    size: u64,
+    path: &Path,
+) -> Result<Header, Refusal> {
+    let new = Header {
+        size: whole(size, old.unit)?,
+        ..old.again()
+    };
+    let cut = |size: u64| ftruncate(file, DATA + size).map_err(refused("cut", path));
+    if new.size > old.size {
+        // What a killed program has left behind the end nobody has mapped.
+        cut(old.size)?;
+        reserve(file, DATA + old.size, DATA + new.size).map_err(|e| {
+            let _ = cut(old.size);
+            refused("reserve the space of", path)(e)
+        })?;
+    }
+    let written = write(file, &new, path)?;
+    // Of the same size, too: somebody may have failed to make it smaller.
+    if new.size <= old.size {
+        cut(new.size)?;
+    }
+    Ok(written)
+}
+
+/// Makes both copies of the header say the same, one after the other; the second is what holds then.
+fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal> {
+    let both = [header.clone(), header.again()];
+    for header in &both {
+        let copy = header.encode();
+        let mut done = 0;
+        while done < copy.len() {
+            let at = header.place() + done as u64;
+            done += pwrite(file, &copy[done..], at).map_err(refused("write", path))?;
+        }
+        fdatasync(file).map_err(refused("sync", path))?;
+    }
+    let [_, last] = both;
+    Ok(last)
+}
+
+/// Takes the name away. Nobody else has it open.
+pub(crate) fn delete(folder: &Folder, name: &str) -> Result<(), Refusal> {
+    let path = folder.path_of(name);
+    // A damaged one can be deleted too, if it is one that nobody has.
+    match open(folder, name, false, Others::None) {
+        Ok(_) => {}
+        Err(why) if why.code == Code::Corrupt => {}
+        Err(why) => return Err(why),
+    }
+    let unlinked = unlinkat(&folder.fd, file_of(name), AtFlags::empty());
+    unlinked.map_err(refused("delete", &path))?;
+    fsync(&folder.fd).map_err(refused("sync", folder.path()))
+}

@@ -1,0 +1,76 @@
+//! Partitions of steps: what `tarn` and `tarnd --node` make them with.
+
+use crate::{Code, Folder, Refusal};
+use std::path::Path;
+use tarn_types::event::{Failure, FailureKind};
+
+/// Makes a partition in a folder, of so many bytes, in units of so many, or mapped with 0, that is its user's alone. One that is there by then stays.
+///
+/// # Errors
+/// Of kind [`FailureKind::NoSpace`] where there is no room.
+pub fn for_step(folder: &Path, name: &str, size: u64, unit: u32) -> Result<(), Failure> {
+    let owner = rustix::process::geteuid().as_raw();
+    let made = Folder::open(folder)
+        .and_then(|folder| folder.create(name, size, Some(unit), owner, Vec::new()));
+    match made {
+        Err(why) if why.code != Code::Exists => Err(failed(&why)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(why: &Refusal) -> Failure {
+    let kind = match why.code {
+        Code::NoSpace | Code::Quota => FailureKind::NoSpace,
+        Code::Io => FailureKind::Io,
+        _ => FailureKind::Launch,
+    };
+    Failure {
+        kind,
+        message: why.text.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HEAD, MAX_PARTS, SUFFIX};
+    use tarn_types::workflow::{KeepPartition, StoragePartition};
+
+    #[test]
+    fn what_a_workflow_reckons_with_is_what_a_partition_takes() {
+        let about = |size, unit| StoragePartition {
+            name: "field".into(),
+            size,
+            unit,
+            tier: None,
+            spread: None,
+            keep: KeepPartition::Step,
+            steps: Vec::new(),
+        };
+        assert_eq!(StoragePartition::HEAD, HEAD);
+        assert_eq!(StoragePartition::MOST_PIECES as usize, MAX_PARTS);
+        let folder = tempfile::tempdir().unwrap();
+        for (size, unit) in [(1, None), (5000, Some(512)), (1 << 20, Some(16384))] {
+            let about = about(size, unit);
+            let file = folder.path().join(about.file());
+            assert_eq!(about.file(), format!("field{SUFFIX}"));
+            for _ in 0..2 {
+                for_step(folder.path(), &about.name, size, unit.unwrap_or(0)).unwrap();
+            }
+            assert!(
+                std::fs::metadata(&file).unwrap().len() <= about.takes(1),
+                "{about:?}"
+            );
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_fit_is_refused_as_what_it_is() {
+        // Of memory, not more than is free is asked for.
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let why = for_step(folder.path(), "field", 1 << 50, 0).unwrap_err();
+        assert_eq!(why.kind, FailureKind::NoSpace, "{}", why.message);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

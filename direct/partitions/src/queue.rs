@@ -1,0 +1,328 @@
+//! Queue pairs.
+
+use crate::folder::refused;
+use crate::store::Store;
+use crate::{Code, Partition, Refusal};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, read, write};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tarn_queue::{NoRegion, Options, RegionId};
+use tarn_ring::{Cqe, MAX_ENTRIES, Memory, Sqe};
+
+/// So long a wait looks again and again before it sleeps: to be woken takes longer than most requests do.
+const EAGER: Duration = Duration::from_micros(50);
+
+/// So long it sleeps at once: storages look after what does not end.
+const NAP: Duration = Duration::from_secs(1);
+
+/// A queue pair, of one thread. It begins with its `tarn_ring::Rings`, as C programs see it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Queue {
+    pair: tarn_queue::Queue<Store>,
+    /// Which open partition a storage is of.
+    known: BTreeMap<u32, u64>,
+    event: Option<Event>,
+    /// The program has it too, and waits for completions with other things.
+    lent: bool,
+    /// It is told of what is under way, too.
+    told: bool,
+    /// The process that alone can use it, from when it has more than mapped memory: a thread, a stream, descriptors that a forked child would
+    /// share with its parent.
+    process: Option<u32>,
+}
+
+/// What becomes readable with completions.
+#[derive(Debug)]
+struct Event {
+    /// An epoll descriptor, of this eventfd and others.
+    poll: OwnedFd,
+    count: OwnedFd,
+}
+
+impl Event {
+    fn new() -> Result<Self, Errno> {
+        let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &poll,
+            &count,
+            epoll::EventData::new_u64(0),
+            epoll::EventFlags::IN,
+        )?;
+        Ok(Self { poll, count })
+    }
+
+    /// It is readable.
+    fn ring(&self) {
+        // It is already if it cannot count further.
+        let _ = write(&self.count, &1_u64.to_ne_bytes());
+    }
+
+    /// It is not, unless something else makes it so.
+    fn clear(&self) {
+        let _ = read(&self.count, &mut [0; 8]);
+    }
+}
+
+impl Queue {
+    /// A queue pair of so many requests.
+    ///
+    /// # Errors
+    /// `INVALID` unless it is a power of two up to 65,536.
+    pub fn new(entries: u32, options: Options) -> Result<Self, Refusal> {
+        let pair = tarn_queue::Queue::new(entries, options).ok_or_else(|| {
+            let text = format!(
+                "a queue pair has a power of two of entries up to {MAX_ENTRIES}, not {entries}"
+            );
+            Refusal::new(Code::Invalid, text)
+        })?;
+        Ok(Self {
+            pair,
+            known: BTreeMap::new(),
+            event: None,
+            lent: false,
+            told: true,
+            process: None,
+        })
+    }
+
+    /// Whether this process can use it: what it has may be of the one that this one was forked from.
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        self.process.is_none_or(|own| own == std::process::id())
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        match self.is_here() {
+            true => Ok(()),
+            false => Err(of_parent("this queue pair")),
+        }
+    }
+
+    /// A region of the program's memory.
+    ///
+    /// # Errors
+    /// `BUSY` where there are too many.
+    pub fn register_memory(&mut self, memory: Memory) -> Result<RegionId, Refusal> {
+        self.check()?;
+        self.pair.register_memory(memory).map_err(no_region)
+    }
+
+    /// A region of a partition.
+    ///
+    /// # Errors
+    /// `INVALID` where it is not within the partition, `DENIED` where it is to be written and the partition is not, `BUSY` where there are
+    /// too many.
+    pub fn register(
+        &mut self,
+        partition: &Partition,
+        start: u64,
+        length: u64,
+        writable: bool,
+    ) -> Result<RegionId, Refusal> {
+        self.check()?;
+        if writable && !partition.is_writable() {
+            let text = "the partition was opened to be read only";
+            return Err(Refusal::new(Code::Denied, text));
+        }
+        // Those that the queue pair has let go of are none.
+        self.known.retain(|number, _| self.pair.has(*number));
+        let known = self.known.iter().find(|(_, own)| **own == partition.own());
+        let region = match known.map(|(number, _)| *number) {
+            Some(number) => self.pair.register(number, start, length, writable),
+            None => {
+                let store = partition.store()?;
+                if !store.is_mapped() {
+                    self.process = Some(std::process::id());
+                }
+                let made = self.pair.register_new(store, start, length, writable);
+                if let Some(Event { poll, count }) = &self.event {
+                    self.told = self.pair.notify(count.as_fd(), poll.as_fd());
+                }
+                made.map(|(region, number)| {
+                    self.known.insert(number, partition.own());
+                    region
+                })
+            }
+        };
+        region.map_err(no_region)
+    }
+
+    /// Gives a region back.
+    ///
+    /// # Errors
+    /// `BUSY` while requests under way name it, `INVALID` where there is none.
+    pub fn unregister(&mut self, region: RegionId) -> Result<(), Refusal> {
+        self.check()?;
+        self.pair.unregister(region).map_err(|why| match why {
+            NoRegion::Busy => {
+                let text = "requests under way name the region: reap their completions first";
+                Refusal::new(Code::Busy, text)
+            }
+            _ => Refusal::new(Code::Invalid, "the queue pair has no such region"),
+        })
+    }
+
+    /// Prepares a request; false when the ring is full.
+    pub fn prepare(&mut self, request: Sqe) -> bool {
+        self.pair.rings().prepare(request)
+    }
+
+    /// Begins what was prepared, as far as there is room for its completions, and takes the ends of what is under way. How many were begun:
+    /// none in a forked child that cannot use it.
+    #[inline]
+    pub fn submit(&mut self) -> u32 {
+        if !self.is_here() {
+            return 0;
+        }
+        if self.lent {
+            self.clear();
+        }
+        let before = self.pair.rings().completed();
+        if !self.pair.is_idle() {
+            self.pair.poll();
+        }
+        let begun = self.pair.submit();
+        if self.lent && self.pair.rings().completed() > before {
+            self.ring();
+        }
+        begun
+    }
+
+    fn ring(&self) {
+        if let Some(event) = &self.event {
+            event.ring();
+        }
+    }
+
+    #[cold]
+    fn clear(&self) {
+        if let Some(event) = &self.event {
+            event.clear();
+        }
+    }
+
+    /// Begins what was prepared, and waits for so many completions.
+    ///
+    /// # Errors
+    /// `TIMEDOUT` when there are fewer after that time, `INVALID` where there will never be as many.
+    pub fn wait(&mut self, completions: u32, timeout: Duration) -> Result<(), Refusal> {
+        self.check()?;
+        let until = Instant::now().checked_add(timeout);
+        let waited = self.wait_until(completions, until, timeout);
+        if self.lent && self.pair.rings().completed() > 0 {
+            // It was cleared here.
+            self.ring();
+        }
+        waited
+    }
+
+    fn wait_until(
+        &mut self,
+        completions: u32,
+        until: Option<Instant>,
+        timeout: Duration,
+    ) -> Result<(), Refusal> {
+        let eager = Instant::now() + EAGER;
+        loop {
+            self.submit();
+            if self.pair.rings().completed() >= completions {
+                return Ok(());
+            }
+            if self.pair.is_idle() {
+                let text = format!(
+                    "{completions} completions were waited for, and with the running ones there will be {}",
+                    self.pair.rings().completed()
+                );
+                return Err(Refusal::new(Code::Invalid, text));
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                let text =
+                    format!("there were fewer than {completions} completions in {timeout:?}");
+                return Err(Refusal::new(Code::TimedOut, text));
+            }
+            match Instant::now() < eager {
+                true => std::thread::yield_now(),
+                false => self.sleep(until),
+            }
+        }
+    }
+
+    /// Until something of what is under way may have ended.
+    fn sleep(&mut self, until: Option<Instant>) {
+        let is_new = self.event.is_none();
+        if self.make_event().is_err() || !self.told {
+            std::thread::yield_now();
+        } else if !is_new && let Some(event) = &self.event {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = Timespec::try_from(left.map_or(NAP, |left| left.min(NAP))).ok();
+            let _ = poll(
+                &mut [PollFd::new(&event.poll, PollFlags::IN)],
+                left.as_ref(),
+            );
+            event.clear();
+        }
+    }
+
+    fn make_event(&mut self) -> Result<&Event, Refusal> {
+        let event = match self.event.take() {
+            Some(event) => event,
+            None => {
+                self.process = Some(std::process::id());
+                let event = Event::new();
+                let event = event.map_err(refused("make", Path::new("an eventfd")))?;
+                self.told = self.pair.notify(event.count.as_fd(), event.poll.as_fd());
+                event
+            }
+        };
+        Ok(self.event.insert(event))
+    }
+
+    /// The next completion, if there is one.
+    pub fn reap(&mut self) -> Option<Cqe> {
+        self.pair.rings().reap()
+    }
+
+    /// A descriptor that becomes readable with completions: for poll loops. Who finds it so submits, if only nothing, and reaps all
+    /// completions before it waits again; nothing is to be read from it.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn event(&mut self) -> Result<BorrowedFd<'_>, Refusal> {
+        self.check()?;
+        self.make_event()?;
+        if !std::mem::replace(&mut self.lent, true) && self.pair.rings().completed() > 0 {
+            self.ring();
+        }
+        Ok(self.make_event()?.poll.as_fd())
+    }
+}
+
+/// What a forked child is told of what is its parent's.
+pub(crate) fn of_parent(what: &str) -> Refusal {
+    let text = format!(
+        "{what} is of the process that this one was forked from, which alone can use it: open partitions and create queue pairs in this one"
+    );
+    Refusal::new(Code::Unsupported, text)
+}
+
+fn no_region(why: NoRegion) -> Refusal {
+    match why {
+        NoRegion::Full => {
+            let text = format!(
+                "a queue pair has at most {} regions, of {} partitions: give some back",
+                tarn_queue::MAX_REGIONS,
+                tarn_queue::MAX_STORAGES
+            );
+            Refusal::new(Code::Busy, text)
+        }
+        _ => {
+            let text = "the region is not within the partition, as large as it is here: ask for its size again";
+            Refusal::new(Code::Invalid, text)
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What an open partition is to a queue pair.
+
+use std::os::fd::BorrowedFd;
+use tarn_data_plane::Far;
+use tarn_media::{Direct, Queued};
+use tarn_queue::Cyclic;
+use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+
+/// A partition in the hands of a queue pair.
+#[derive(Debug)]
+pub(crate) enum Hands {
+    /// Mapped.
+    Mapped(Direct),
+    /// In units.
+    Units(Box<Queued>),
+    /// By a stream to its node.
+    There(Box<Far>),
+}
+
+/// One partition, or several as one.
+#[derive(Debug)]
+pub(crate) enum Store {
+    One(Hands),
+    Many(Cyclic<Hands>),
+}
+
+impl Store {
+    /// Whether it is nothing but mapped memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        let is_mapped = |hands: &Hands| matches!(hands, Hands::Mapped(_));
+        match self {
+            Self::One(hands) => is_mapped(hands),
+            Self::Many(all) => all.parts().iter().all(is_mapped),
+        }
+    }
+}
+
+/// A storage that is one of several: whichever it is, it is asked.
+macro_rules! any {
+    ($whole:ident: $($one:ident),+) => {
+        impl Storage for $whole {
+            fn size(&mut self) -> u64 {
+                match self { $(Self::$one(it) => it.size()),+ }
+            }
+
+            fn is_persistent(&self) -> bool {
+                match self { $(Self::$one(it) => it.is_persistent()),+ }
+            }
+
+            #[inline(always)]
+            fn read(&mut self, at: u64, to: Span, ticket: Ticket) -> Started {
+                match self { $(Self::$one(it) => it.read(at, to, ticket)),+ }
+            }
+
+            #[inline(always)]
+            fn write(&mut self, at: u64, from: Span, persistent: bool, ticket: Ticket) -> Started {
+                match self { $(Self::$one(it) => it.write(at, from, persistent, ticket)),+ }
+            }
+
+            fn fetch_add(&mut self, at: u64, add: u64, ticket: Ticket) -> Started {
+                match self { $(Self::$one(it) => it.fetch_add(at, add, ticket)),+ }
+            }
+
+            fn compare_swap(&mut self, at: u64, old: u64, new: u64, ticket: Ticket) -> Started {
+                match self { $(Self::$one(it) => it.compare_swap(at, old, new, ticket)),+ }
+            }
+
+            fn flush(&mut self, ticket: Ticket) -> Started {
+                match self { $(Self::$one(it) => it.flush(ticket)),+ }
+            }
+
+            #[inline(always)]
+            fn settle(&mut self) -> Result<(), Failure> {
+                match self { $(Self::$one(it) => it.settle()),+ }
+            }
+
+            fn reap(&mut self, ended: &mut dyn FnMut(Ticket, Result<u64, Failure>)) {
+                match self { $(Self::$one(it) => it.reap(ended)),+ }
+            }
+
+            fn notify(&mut self, event: BorrowedFd<'_>, poll: BorrowedFd<'_>) -> bool {
+                match self { $(Self::$one(it) => it.notify(event, poll)),+ }
+            }
+        }
+    };
+}
+
+any!(Hands: Mapped, Units, There);
+any!(Store: One, Many);

@@ -1,0 +1,686 @@
+//! L3: talks to the tarnd of this node.
+//!
+//! One connection may be used by many threads: each request has a number, and whichever thread waits reads replies for
+//! all. There is no thread of the client's own, no runtime and no signal handler.
+
+mod socket;
+
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use socket::{is_not_listening, listening};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_proto::local::{
+    CancelResult, Code, End, FarPartition, JobChange, JobId, MAX_BATCH, MAX_IDS, MAX_PACKET,
+    OLDEST, Outcome, PacketError, PartitionInfo, PauseResult, Refusal, RegionId, Reply, Request,
+    Scope, SpaceChange, SpaceInfo, Stats, Status, TaskId, TaskSpec, Uid, VERSION, decode, encode,
+};
+use tarn_sys::fdpass::{receive_packet, send_packet};
+
+/// The variable that names the socket.
+pub const SOCKET: &str = "TARN_SOCKET";
+
+/// How long a tarnd is asked again that has no connection left.
+pub const CROWDED: Duration = Duration::from_secs(10);
+/// How long a tarnd is waited for that does not listen: it may be starting.
+pub const STARTING: Duration = Duration::from_secs(5);
+/// Partitions of a folder that are listed.
+const MAX_PARTITIONS: usize = 1 << 16;
+/// Between two attempts at either: the first and the longest.
+const BETWEEN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// What a call returns.
+pub type Result<T> = std::result::Result<T, Refusal>;
+
+/// What was submitted: item by item the new task, or why not.
+pub type Submitted = Vec<Result<TaskId>>;
+
+/// For which of the tasks is waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// One of them, or more.
+    Any,
+    /// All of them.
+    All,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the last request; 0 is no request's.
+    number: u32,
+    /// Replies that came for requests whose threads have not looked yet.
+    replies: BTreeMap<u32, Answer>,
+    /// Whether a thread reads.
+    reading: bool,
+    /// Why the connection is of no use any more.
+    lost: Option<Refusal>,
+}
+
+/// A reply, and the descriptor that came with it.
+type Answer = (Reply, Option<OwnedFd>);
+
+/// A connection to tarnd.
+#[derive(Debug)]
+pub struct Client {
+    fd: OwnedFd,
+    state: Mutex<State>,
+    more: Condvar,
+    buffers: Mutex<Vec<Vec<u8>>>,
+    user: Uid,
+    node: String,
+    /// That connected: it is not its forked children's.
+    process: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lost(why: impl std::fmt::Display) -> Refusal {
+    let text = format!(
+        "the connection to tarnd is lost ({why}); is it still running? Durable tasks continue when it is started again"
+    );
+    Refusal::new(Code::Lost, text)
+}
+
+fn unexpected() -> Refusal {
+    let text = "tarnd gave an answer that does not belong to the request";
+    Refusal::new(Code::Internal, text)
+}
+
+impl Client {
+    /// Connects to the tarnd that `$TARN_SOCKET` names.
+    ///
+    /// # Errors
+    /// When it names none, nobody listens there, or this user is refused.
+    pub fn from_env() -> Result<Self> {
+        let path = std::env::var_os(SOCKET).ok_or_else(|| {
+            let text = "TARN_SOCKET is not set: no tarnd serves this program";
+            Refusal::new(Code::NotFound, text)
+        })?;
+        Self::connect(path.as_ref(), None)
+    }
+
+    /// Connects, for a job if there is one. While nobody listens there, waits up to [`STARTING`]; while tarnd has as many connections as
+    /// it takes, up to [`CROWDED`].
+    ///
+    /// # Errors
+    /// When nobody has listened there, or this user or process is refused.
+    pub fn connect(path: &Path, job: Option<JobId>) -> Result<Self> {
+        let until = Instant::now() + CROWDED;
+        let mut pause = BETWEEN.0;
+        loop {
+            match Self::connect_once(path, job) {
+                Err(why) if why.code == Code::Busy && Instant::now() + pause < until => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(BETWEEN.1);
+                }
+                connected => return connected,
+            }
+        }
+    }
+
+    fn connect_once(path: &Path, job: Option<JobId>) -> Result<Self> {
+        let fd = listening(path, STARTING).map_err(|e| {
+            let waited = match is_not_listening(e) {
+                true => format!(" (waited {} s): is tarnd running?", STARTING.as_secs()),
+                false => String::new(),
+            };
+            let text = format!("cannot connect to tarnd at {}: {e}{waited}", path.display());
+            Refusal::new(Code::Lost, text)
+        })?;
+        let mut client = Self {
+            fd,
+            state: Mutex::default(),
+            more: Condvar::new(),
+            buffers: Mutex::default(),
+            user: 0,
+            node: String::new(),
+            process: std::process::id(),
+        };
+        let hello = Request::Hello {
+            oldest: OLDEST,
+            newest: VERSION,
+            job,
+        };
+        match client.call(&hello)? {
+            Reply::Welcome { user, node, .. } => {
+                (client.user, client.node) = (user, node);
+                Ok(client)
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Who tarnd takes this process for.
+    pub fn user(&self) -> Uid {
+        self.user
+    }
+
+    /// The node's name.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    fn call(&self, request: &Request) -> Result<Reply> {
+        self.call_with(request, None)
+    }
+
+    fn call_with(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Reply> {
+        Ok(self.exchange(request, fd)?.0)
+    }
+
+    fn exchange(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Answer> {
+        // Before any lock, which another thread may have had when this process was forked.
+        if self.process != std::process::id() {
+            let text = "this connection is of the process that this one was forked from, which alone can use it: connect again";
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        let number = {
+            let mut state = lock(&self.state);
+            if let Some(why) = &state.lost {
+                return Err(why.clone());
+            }
+            state.number = state.number.checked_add(1).unwrap_or(1);
+            state.number
+        };
+        let mut buffer = lock(&self.buffers).pop().unwrap_or_default();
+        encode(VERSION, number, request, &mut buffer)
+            .map_err(|e| Refusal::new(Code::Invalid, e.to_string()))?;
+        if let Err(e) = self.write(&buffer, fd) {
+            if !matches!(e, Errno::CONNRESET | Errno::PIPE) {
+                let text = format!("the request cannot be sent to tarnd: {e}");
+                return Err(Refusal::new(Code::Io, text));
+            }
+            // Why it was closed may have come before.
+            let why = self.read_all_for(number, &mut buffer).err();
+            return Err(why
+                .filter(|w| w.code != Code::Lost)
+                .unwrap_or_else(|| lost(e)));
+        }
+        let reply = self.read_all_for(number, &mut buffer);
+        lock(&self.buffers).push(buffer);
+        match reply? {
+            (Reply::Refused(why), _) => Err(why),
+            answer => Ok(answer),
+        }
+    }
+
+    fn write(&self, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> std::result::Result<(), Errno> {
+        loop {
+            match send_packet(&self.fd, packet, fd, SendFlags::empty()) {
+                Ok(()) => return Ok(()),
+                Err(e) => match Errno::from_io_error(&e).unwrap_or(Errno::IO) {
+                    // A signal handler of the program.
+                    Errno::INTR => {}
+                    e => return Err(e),
+                },
+            }
+        }
+    }
+
+    /// The reply of a request: read by this thread, or by another one for it.
+    fn read_all_for(&self, number: u32, buffer: &mut Vec<u8>) -> Result<Answer> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(reply) = state.replies.remove(&number) {
+                return Ok(reply);
+            }
+            if let Some(why) = &state.lost {
+                return Err(why.clone());
+            }
+            if state.reading {
+                state = self
+                    .more
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state.reading = true;
+            drop(state);
+            let read = self.read(buffer);
+            state = lock(&self.state);
+            state.reading = false;
+            match read {
+                Ok((of, answer)) if of == number => {
+                    self.more.notify_all();
+                    return Ok(answer);
+                }
+                // Not about a request, but about the connection.
+                Ok((0, (Reply::Refused(why), _))) | Err(why) => state.lost = Some(why),
+                Ok((of, answer)) => drop(state.replies.insert(of, answer)),
+            }
+            self.more.notify_all();
+        }
+    }
+
+    fn read(&self, buffer: &mut Vec<u8>) -> Result<(u32, Answer)> {
+        buffer.resize(MAX_PACKET, 0);
+        let mut reset = false;
+        loop {
+            match receive_packet(&self.fd, buffer, RecvFlags::empty()) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                // tarnd closed and left requests unread. The kernel says so once, before what tarnd had sent until
+                // then: that is read next, and after it the end.
+                Err(e) if e.kind() == ErrorKind::ConnectionReset && !reset => reset = true,
+                Err(e) => return Err(lost(e)),
+                Ok(got) if got.len == 0 => return Err(lost("it was closed")),
+                Ok(got) => {
+                    let packet = decode::<Reply>(&buffer[..got.len]);
+                    let packet = packet.map_err(|e| match e {
+                        PacketError::Version(_) => Refusal::new(Code::Version, e.to_string()),
+                        _ => lost(e),
+                    })?;
+                    return Ok((packet.number, (packet.message, got.fd)));
+                }
+            }
+        }
+    }
+
+    /// Submits tasks, in as many requests as they need. When a queue is full, tasks that were not taken have
+    /// [`Code::Busy`]: wait (for some that were taken), then submit them again.
+    ///
+    /// # Errors
+    /// When nothing was taken for a reason that holds for all.
+    pub fn submit(&self, tasks: &[TaskSpec]) -> Result<Submitted> {
+        let mut all = Vec::with_capacity(tasks.len());
+        let mut rest = tasks;
+        let mut size = MAX_BATCH;
+        while !rest.is_empty() {
+            let (batch, others) = rest.split_at(rest.len().min(size));
+            match self.call(&Request::Submit(batch.to_vec())) {
+                Ok(Reply::Submitted(results)) if results.len() == batch.len() => {
+                    all.extend(results);
+                    rest = others;
+                }
+                Ok(Reply::Busy(nanos)) => {
+                    let after = Duration::from_nanos(nanos);
+                    let text = format!("the queue is full: try again in {after:?}");
+                    let busy = || Err(Refusal::new(Code::Busy, text.clone()));
+                    all.extend(rest.iter().map(|_| busy()));
+                    rest = &[];
+                }
+                Ok(_) => return Err(unexpected()),
+                // They have long names: fewer fit into a packet.
+                Err(why) if why.code == Code::Invalid && is_too_large(batch) && size > 1 => {
+                    size = (batch.len() / 2).max(1);
+                }
+                Err(why) if all.is_empty() => return Err(why),
+                Err(why) => {
+                    all.extend(rest.iter().map(|_| Err(why.clone())));
+                    rest = &[];
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Waits for tasks, for ever without a `timeout`. Returns those that have ended; those that are not known (any
+    /// more) are left out.
+    ///
+    /// # Errors
+    /// [`Code::TimedOut`] when the time was over before that.
+    pub fn wait(
+        &self,
+        ids: &[TaskId],
+        until: Until,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<Outcome>> {
+        let (outcomes, over) = self.wait_for(ids, until, timeout)?;
+        let enough = match until {
+            Until::Any => ids.is_empty() || !outcomes.is_empty(),
+            Until::All => outcomes.len() == ids.len(),
+        };
+        if over && !enough {
+            let text = format!(
+                "{} of {} tasks have ended in time",
+                outcomes.len(),
+                ids.len()
+            );
+            return Err(Refusal::new(Code::TimedOut, text));
+        }
+        Ok(outcomes)
+    }
+
+    /// The same; tells whether the time was over, and what had ended by then.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn wait_for(
+        &self,
+        ids: &[TaskId],
+        until: Until,
+        timeout: Option<Duration>,
+    ) -> Result<(Vec<Outcome>, bool)> {
+        let any = until == Until::Any;
+        if any && ids.len() > MAX_IDS {
+            let text = format!("waiting for any of more than {MAX_IDS} tasks; name fewer");
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let end = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut outcomes = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(MAX_IDS) {
+            let mut rest = chunk.to_vec();
+            while !rest.is_empty() {
+                let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+                let request = Request::Wait {
+                    ids: rest,
+                    any,
+                    timeout: left.map_or(u64::MAX, |l| {
+                        u64::try_from(l.as_nanos()).unwrap_or(u64::MAX)
+                    }),
+                };
+                let Reply::Outcomes(some) = self.call(&request)? else {
+                    return Err(unexpected());
+                };
+                let Request::Wait { ids: asked, .. } = request else {
+                    return Err(unexpected());
+                };
+                let ended: std::collections::BTreeSet<TaskId> = some.iter().map(|o| o.id).collect();
+                rest = asked;
+                rest.retain(|id| !ended.contains(id));
+                let nothing = some.is_empty();
+                outcomes.extend(some);
+                if any && !outcomes.is_empty() {
+                    return Ok((outcomes, false));
+                }
+                let over = end.is_some_and(|end| Instant::now() >= end);
+                if over && nothing {
+                    return Ok((outcomes, true));
+                }
+                // All that is left is not known.
+                if nothing {
+                    break;
+                }
+            }
+        }
+        Ok((outcomes, false))
+    }
+
+    /// How far tasks are.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn status(&self, ids: &[TaskId]) -> Result<Vec<Status>> {
+        let mut all = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(MAX_IDS) {
+            match self.call(&Request::Status(chunk.to_vec()))? {
+                Reply::Statuses(some) => all.extend(some),
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Asks for tasks to be cancelled. They end, as cancelled or otherwise, and can be waited for.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn cancel(&self, ids: &[TaskId]) -> Result<Vec<CancelResult>> {
+        let mut all = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(MAX_IDS) {
+            match self.call(&Request::Cancel(chunk.to_vec()))? {
+                Reply::Cancelled(some) => all.extend(some),
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Pauses tasks: they are not started, and what is under way of them stops until they are resumed.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn pause(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
+        self.pause_tasks(ids, Request::Pause)
+    }
+
+    /// Lets paused tasks go on.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn resume(&self, ids: &[TaskId]) -> Result<Vec<PauseResult>> {
+        self.pause_tasks(ids, Request::Resume)
+    }
+
+    fn pause_tasks(
+        &self,
+        ids: &[TaskId],
+        request: impl Fn(Scope) -> Request,
+    ) -> Result<Vec<PauseResult>> {
+        let mut all = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(MAX_IDS) {
+            match self.call(&request(Scope::Tasks(chunk.to_vec())))? {
+                Reply::Paused(some) => all.extend(some),
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Pauses all tasks of a job, those that it submits later too; or resumes them.
+    ///
+    /// # Errors
+    /// When there is no such job, or this user is not the one that runs tarnd.
+    pub fn pause_job(&self, job: JobId, on: bool) -> Result<()> {
+        self.pause_all_of(Scope::Job(job), on)
+    }
+
+    /// Lets tarnd start no more tasks (running tasks end), or start them again. It remembers that over restarts.
+    ///
+    /// # Errors
+    /// When this user is not the one that runs tarnd.
+    pub fn pause_all(&self, on: bool) -> Result<()> {
+        self.pause_all_of(Scope::All, on)
+    }
+
+    fn pause_all_of(&self, scope: Scope, on: bool) -> Result<()> {
+        self.done(&match on {
+            true => Request::Pause(scope),
+            false => Request::Resume(scope),
+        })
+    }
+
+    /// Makes the first `length` bytes of a memfd a place of this connection's tasks.
+    ///
+    /// # Errors
+    /// When it is no memfd, or too short.
+    pub fn register(&self, memfd: BorrowedFd<'_>, length: u64) -> Result<RegionId> {
+        match self.call_with(&Request::Register { length }, Some(memfd))? {
+            Reply::Registered(region) => Ok(region),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Takes such a place back.
+    ///
+    /// # Errors
+    /// While tasks use it.
+    pub fn unregister(&self, region: RegionId) -> Result<()> {
+        self.done(&Request::Unregister(region))
+    }
+
+    fn done(&self, request: &Request) -> Result<()> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Submits one task and waits for its end.
+    ///
+    /// # Errors
+    /// Why it was refused or has failed; `TIMEDOUT`: then it is cancelled.
+    pub fn carry_out(&self, task: TaskSpec, timeout: Duration) -> Result<Outcome> {
+        let submitted = self.submit(&[task])?.into_iter().next();
+        let id = submitted.unwrap_or_else(|| Err(unexpected()))?;
+        let ended = self.wait(&[id], Until::All, Some(timeout));
+        let ended = ended.inspect_err(|_| drop(self.cancel(&[id])))?;
+        let outcome = ended.into_iter().next().ok_or_else(unexpected)?;
+        match outcome.end {
+            End::Done => Ok(outcome),
+            End::Failed(why) => Err(why),
+        }
+    }
+
+    /// The file of a partition, or a stream to one of another node: it is open for as long as the descriptor is.
+    ///
+    /// # Errors
+    /// `NOTFOUND`; `DENIED` where this user may not have it; `BUSY` while it is deleted or made smaller; `CORRUPT`.
+    pub fn open_partition(
+        &self,
+        node: Option<&str>,
+        space: &str,
+        path: &[u8],
+        write: bool,
+    ) -> Result<(OwnedFd, Option<FarPartition>)> {
+        let request = Request::Open {
+            node: node.map(str::to_owned),
+            space: space.into(),
+            path: path.into(),
+            write,
+        };
+        match self.exchange(&request, None)? {
+            (Reply::Opened, Some(file)) => Ok((file, None)),
+            (Reply::OpenedThere(far), Some(stream)) => Ok((stream, Some(far))),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The partitions of a folder of a dataspace, of this node or of another one, that this user may have, by name; at most 65,536.
+    ///
+    /// # Errors
+    /// `NOTFOUND` where there is no such dataspace or folder, `UNSUPPORTED` for a node that this one's tarnd does not know.
+    pub fn partitions(
+        &self,
+        node: Option<&str>,
+        space: &str,
+        path: &[u8],
+    ) -> Result<Vec<PartitionInfo>> {
+        let mut all: Vec<PartitionInfo> = Vec::new();
+        loop {
+            let request = Request::Partitions {
+                node: node.map(str::to_owned),
+                space: space.into(),
+                path: path.into(),
+                after: all.last().map_or(String::new(), |last| last.name.clone()),
+            };
+            match self.call(&request)? {
+                Reply::Partitions(some) if some.is_empty() || all.len() >= MAX_PARTITIONS => {
+                    return Ok(all);
+                }
+                Reply::Partitions(some) => all.extend(some),
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    /// The dataspaces of this node.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn spaces(&self) -> Result<Vec<SpaceInfo>> {
+        match self.call(&Request::Spaces)? {
+            Reply::Spaces(spaces) => Ok(spaces),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Makes, changes or removes a dataspace.
+    ///
+    /// # Errors
+    /// When this user may not, or it makes no sense.
+    pub fn change_space(&self, change: SpaceChange) -> Result<()> {
+        self.done(&Request::Space(change))
+    }
+
+    /// Registers, changes or removes a job.
+    ///
+    /// # Errors
+    /// When this user may not, or it makes no sense.
+    pub fn change_job(&self, change: JobChange) -> Result<()> {
+        self.done(&Request::Job(change))
+    }
+
+    /// Counts.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn stats(&self) -> Result<Stats> {
+        match self.call(&Request::Stats)? {
+            Reply::Stats(stats) => Ok(stats),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+/// Whether tasks do not fit into one packet.
+fn is_too_large(tasks: &[TaskSpec]) -> bool {
+    let request = Request::Submit(tasks.to_vec());
+    encode(VERSION, 0, &request, &mut Vec::new()) == Err(PacketError::TooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// A client, and the end of its connection that tarnd would have.
+    fn pair() -> (Client, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let client = Client {
+            fd: here,
+            state: Mutex::default(),
+            more: Condvar::new(),
+            buffers: Mutex::default(),
+            user: 0,
+            node: String::new(),
+            process: std::process::id(),
+        };
+        (client, there)
+    }
+
+    /// A client that tarnd has refused, and closed without reading what the client had sent.
+    fn refused() -> Client {
+        let (client, there) = pair();
+        client.write(b"never read", None).unwrap();
+        let refusal = Reply::Refused(Refusal::new(Code::Busy, "too many"));
+        let mut packet = Vec::new();
+        encode(VERSION, 0, &refusal, &mut packet).unwrap();
+        send_packet(&there, &packet, None, SendFlags::empty()).unwrap();
+        client
+    }
+
+    #[test]
+    fn a_refusal_is_read_although_requests_were_not() {
+        // Gone before the program reads.
+        let client = refused();
+        let (number, reply) = client.read(&mut Vec::new()).unwrap();
+        assert!(number == 0 && matches!(reply.0, Reply::Refused(why) if why.code == Code::Busy));
+        let end = client.read(&mut Vec::new());
+        assert_eq!(end.unwrap_err().code, Code::Lost);
+        // Gone before the program asks: the send tells of the reset.
+        assert_eq!(refused().stats().unwrap_err().code, Code::Busy);
+        // The send tells that it is closed.
+        let client = refused();
+        assert_eq!(client.write(b"", None), Err(Errno::CONNRESET));
+        assert_eq!(client.write(b"", None), Err(Errno::PIPE));
+        assert_eq!(client.stats().unwrap_err().code, Code::Busy);
+    }
+
+    /// What was not sent has no reply to wait for.
+    #[test]
+    fn a_request_that_cannot_be_sent() {
+        let (client, _there) = pair();
+        // The kernel's least: 4.5 KiB.
+        rustix::net::sockopt::set_socket_send_buffer_size(&client.fd, 0).unwrap();
+        let ids = vec![TaskId::MAX; MAX_IDS];
+        assert_eq!(client.status(&ids).unwrap_err().code, Code::Io);
+    }
+}

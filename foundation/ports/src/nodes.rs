@@ -1,0 +1,158 @@
+//! The nodes of a run: what `tarn run` asks of its world beside actions and events, and what a world that owns only some
+//! of the nodes asks of the others. docs/internals/cluster.md tells who is who.
+
+use crate::peer::{Arrivals, PeerTree};
+use crate::progress::Progress;
+use crate::world::{World, WorldError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tarn_types::checkpoint::Checkpoint;
+use tarn_types::event::{Failure, PriorInstance};
+use tarn_types::id::{NodeId, StepId, TierRef, TransferId};
+use tarn_types::nodes::{Attempt, Cleaned, Staying};
+use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
+
+/// Of a step, a file that its command names and that has changed since the run began, if there is one. Looks at files, so
+/// it may take long where a file system hangs.
+pub type ChangedSince = Arc<dyn Fn(StepId) -> Option<PathBuf> + Send + Sync>;
+
+/// What two folders, on a persistent tier and in memory, have of programs' checkpoints. It only looks.
+pub type Checkpoints = Arc<dyn Fn(&Path, &Path) -> Vec<Checkpoint> + Send + Sync>;
+
+/// Makes a partition (docs/guide/direct-access.md) of this name in a folder, of so many bytes, written by units of so many bytes, or mapped with 0.
+pub type MakePartition = Arc<dyn Fn(&Path, &str, u64, u32) -> Result<(), Failure> + Send + Sync>;
+
+/// Where programs find the partitions of their own step (docs/guide/direct-access.md), as others name a dataspace; none has such a name.
+pub const STEP_SPACE: &str = "@step";
+
+/// The variable that names the socket by which they have those that lie over several machines.
+pub const STEP_SOCKET: &str = "TARN_STEP_SOCKET";
+
+/// An own node's pieces of the partitions that lie over the nodes of a step.
+#[derive(Debug, Clone)]
+pub struct Pieces {
+    /// Whose they are.
+    pub step: Attempt,
+    /// The name of each partition, and the folder that has the piece of it.
+    pub folders: BTreeMap<String, PathBuf>,
+    /// Where the socket for the step's programs is made, in a folder that is there.
+    pub socket: PathBuf,
+}
+
+/// A world of nodes that keep data between runs.
+pub trait Nodes: World {
+    /// Whether steps of several nodes can run here, or why not.
+    ///
+    /// # Errors
+    /// The reason.
+    fn multi_node(&self) -> Result<(), String>;
+
+    /// Whether the nodes of a step can have one namespace (`shared`), or why not.
+    ///
+    /// # Errors
+    /// The reason.
+    fn one_namespace(&self) -> Result<(), String>;
+
+    /// Whether images of a step's processes can be taken and restored here, or why not. Only looked at where a step wants it.
+    ///
+    /// # Errors
+    /// The reason.
+    fn images(&self) -> Result<(), String>;
+
+    /// What is going on, for progress bars; outlives the world.
+    fn progress(&self) -> Progress;
+
+    /// What earlier runs left, after a look at what of it is still there: what `Do::Reuse` counts in from now on.
+    /// The replicas are `there`; those in the `protected` folders take room until they are reused, all others make
+    /// way when theirs is wanted.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn offer(
+        &mut self,
+        prior: Vec<PriorInstance>,
+        there: &BTreeSet<(StoreKey, Place)>,
+        protected: &BTreeSet<PathBuf>,
+    ) -> Result<(), WorldError>;
+
+    /// Makes parts known that the log of an interrupted run tells of.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn know(&mut self, parts: Vec<(PartRef, PartInfo)>) -> Result<(), WorldError>;
+
+    /// Those of the replicas that are really there, whole, where the log says they should be.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn inventory(
+        &mut self,
+        wanted: &[(PartRef, StoreKey, Place)],
+    ) -> Result<Vec<(PartRef, Place)>, WorldError>;
+
+    /// Removes everything of this workspace that does not stay; ends what is left of a dead run. Called before anything
+    /// is performed.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError>;
+
+    /// Where the external store's rate is played: of the transfers to and from it that are under way anywhere, `own` of `all` are
+    /// this world's, and so is that share of the rate. A world that knows all of them is never told.
+    fn pace(&mut self, own: u32, all: u32);
+
+    /// Of folders on tiers and in the drained area, whether each is there; `None` where nobody can look, as the node is lost.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError>;
+
+    /// Removes such folders with all that is in them, wherever they are. What could not be removed, a sentence each.
+    ///
+    /// # Errors
+    /// When the world is broken as a whole.
+    fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError>;
+
+    /// The run has ended well: half-copied replicas, empty folders and claims on tiers go, and the world with them. What
+    /// could not be done, a sentence each.
+    fn leave(self: Box<Self>) -> Vec<String>;
+
+    /// Of this part, under this key, no other world has a replica any more: what keeps one secret is forgotten. A world that knows all
+    /// replicas is never told.
+    fn gone(&mut self, part: PartRef, key: &StoreKey);
+
+    /// A transfer from a source that another world has made is complete; it began at `began` (nanoseconds since 1970):
+    /// what was read of the source is remembered.
+    fn learned(&mut self, transfer: &Transfer, began: i64);
+}
+
+/// Replicas on nodes that a world does not own, and pieces of partitions.
+pub trait Peers: Send + Sync {
+    /// A replica as a source of copies.
+    ///
+    /// # Errors
+    /// `NodeLost` when its node is, `Io` when it is no node of this run.
+    fn tree(&self, spot: TierRef, key: &StoreKey) -> Result<Arc<dyn PeerTree>, Failure>;
+
+    /// Who is told of what arrives of a replica on an own node, so that others can read it before it is whole. From now on
+    /// who asks for it waits for it.
+    fn arriving(&self, spot: TierRef, key: &StoreKey) -> Option<Arc<dyn Arrivals>>;
+
+    /// A transfer to an own node has begun: who all is told of what arrives of it is known.
+    fn begun(&self, id: TransferId);
+
+    /// Lets the step's programs here have its pieces, those of the other nodes as well, and those on the other nodes have these. It ends
+    /// when what is returned is dropped: then nobody has these open any more.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    fn lend(&self, pieces: Pieces) -> Result<Box<dyn Send>, Failure>;
+}
+
+/// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.
+pub trait Followers: Send + Sync {
+    /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for room in a queue. False when
+    /// that node is lost.
+    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool;
+}

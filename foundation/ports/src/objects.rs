@@ -1,0 +1,151 @@
+//! An object store outside the nodes: objects that are whole or absent, without folders, links or renames.
+
+use crate::mover::MoverError;
+use crate::peer::Watch;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::Range;
+use tarn_types::object::ObjectUrl;
+
+/// Small texts that are kept with an object: name (lower case) and value.
+pub type Tags = Vec<(String, String)>;
+
+/// An object, as a store tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its key.
+    pub key: String,
+    /// In bytes.
+    pub size: u64,
+    /// What tells this content from any other that had or will have the key; without quotes.
+    pub etag: String,
+    /// When it was put, in seconds since 1970.
+    pub modified: i64,
+    /// What was kept with it. A listing does not show it.
+    pub tags: Tags,
+}
+
+/// An upload in parts, which can be seen nowhere until it is completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upload {
+    /// The object that it becomes.
+    pub at: ObjectUrl,
+    /// The store's name for it.
+    pub id: String,
+}
+
+/// Speaks to object stores. Every call blocks; what may pass by itself (a cut connection, a store that is busy) is tried again
+/// for a bounded time, and given up soon when `watch` says so.
+///
+/// Errors are `Io` where nothing better is said, `Cancelled` when `watch` has stopped it.
+pub trait ObjectStore: Send + Sync + Debug {
+    /// Tells of every object whose key begins with that of `at`, in the store's order. What `each` fails with ends it.
+    ///
+    /// # Errors
+    /// When the bucket cannot be listed.
+    fn list(
+        &self,
+        at: &ObjectUrl,
+        watch: &dyn Watch,
+        each: &mut dyn FnMut(Found) -> Result<(), MoverError>,
+    ) -> Result<(), MoverError>;
+
+    /// What is known of an object; `None` when it is not there.
+    ///
+    /// # Errors
+    /// When the store does not say.
+    fn look(&self, at: &ObjectUrl, watch: &dyn Watch) -> Result<Option<Found>, MoverError>;
+
+    /// Opens a stretch of an object, which is not empty. With an ETag it must be that object.
+    ///
+    /// # Errors
+    /// `SourceChanged` when it is not there, is another, or is shorter.
+    fn open<'a>(
+        &'a self,
+        at: &ObjectUrl,
+        range: Range<u64>,
+        etag: Option<&str>,
+        watch: &'a dyn Watch,
+    ) -> Result<Box<dyn ObjectBody + 'a>, MoverError>;
+
+    /// Puts an object in one piece; its ETag. The store compares what arrives with a checksum.
+    ///
+    /// # Errors
+    /// When it cannot be put; then it is as it was, or (where the answer was lost) as it should be.
+    fn put(
+        &self,
+        at: &ObjectUrl,
+        bytes: &[u8],
+        tags: &Tags,
+        watch: &dyn Watch,
+    ) -> Result<String, MoverError>;
+
+    /// Begins an upload in parts.
+    ///
+    /// # Errors
+    /// When it cannot be begun.
+    fn begin(&self, at: &ObjectUrl, tags: &Tags, watch: &dyn Watch) -> Result<Upload, MoverError>;
+
+    /// Sends a part, counted from 1; its ETag. The store compares what arrives with a checksum.
+    ///
+    /// # Errors
+    /// When it cannot be sent.
+    fn part(
+        &self,
+        upload: &Upload,
+        number: u16,
+        bytes: &[u8],
+        watch: &dyn Watch,
+    ) -> Result<String, MoverError>;
+
+    /// The ETags of the parts that an upload has, by their numbers; `None` when there is no such upload any more.
+    ///
+    /// # Errors
+    /// When the store does not say.
+    fn parts(
+        &self,
+        upload: &Upload,
+        watch: &dyn Watch,
+    ) -> Result<Option<BTreeMap<u16, String>>, MoverError>;
+
+    /// Whether a part with this ETag has just these bytes. Where ETags do not tell it has not.
+    fn is_part(&self, etag: &str, bytes: &[u8]) -> bool;
+
+    /// Makes the object out of all parts, whose ETags these are in their order; its ETag.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn complete(
+        &self,
+        upload: &Upload,
+        parts: &[String],
+        watch: &dyn Watch,
+    ) -> Result<String, MoverError>;
+
+    /// Gives an upload up. That it is not there is no error.
+    ///
+    /// # Errors
+    /// When it may still be there.
+    fn abort(&self, upload: &Upload, watch: &dyn Watch) -> Result<(), MoverError>;
+
+    /// Removes an object. That it is not there is no error.
+    ///
+    /// # Errors
+    /// When it may still be there.
+    fn remove(&self, at: &ObjectUrl, watch: &dyn Watch) -> Result<(), MoverError>;
+}
+
+/// A stretch of an object, being read.
+pub trait ObjectBody {
+    /// The object's ETag.
+    fn etag(&self) -> &str;
+
+    /// The whole object's size.
+    fn size(&self) -> u64;
+
+    /// Fills the buffer with the next bytes; it must not reach beyond the stretch's end.
+    ///
+    /// # Errors
+    /// `SourceChanged` when the object was replaced meanwhile: never a mixture.
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<(), MoverError>;
+}

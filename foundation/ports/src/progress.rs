@@ -1,0 +1,121 @@
+//! What is going on right now, for progress bars.
+
+use crate::mover::Control;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use tarn_types::id::{DataId, InstanceId, NodeId, TransferId};
+use tarn_types::nodes::{MovingTransfer, Phase, RunningStep};
+use tarn_types::part::TransferKind;
+
+#[derive(Debug, Default)]
+struct Inner {
+    transfers: BTreeMap<TransferId, (DataId, TransferKind, u64, Instant, Arc<Control>)>,
+    steps: BTreeMap<(InstanceId, u32), (Phase, Instant)>,
+    /// What other nodes have told of last.
+    elsewhere: BTreeMap<NodeId, (Vec<MovingTransfer>, Vec<RunningStep>)>,
+}
+
+/// A handle on what is going on; cheap to clone, readable from any thread.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<Mutex<Inner>>);
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Progress {
+    /// The transfers that are moving now, by number.
+    pub fn transfers(&self) -> Vec<MovingTransfer> {
+        let Ok(inner) = self.0.lock() else {
+            return Vec::new();
+        };
+        let item = |(id, (data, kind, total, since, control)): (
+            &TransferId,
+            &(_, _, u64, Instant, Arc<Control>),
+        )| {
+            MovingTransfer {
+                id: *id,
+                data: *data,
+                kind: *kind,
+                done: control.done.load(Ordering::Relaxed).min(*total),
+                total: *total,
+                elapsed: nanos(*since),
+            }
+        };
+        let others = inner
+            .elsewhere
+            .values()
+            .flat_map(|(t, _)| t.iter().cloned());
+        inner.transfers.iter().map(item).chain(others).collect()
+    }
+
+    /// The steps that are running now.
+    pub fn steps(&self) -> Vec<RunningStep> {
+        let Ok(inner) = self.0.lock() else {
+            return Vec::new();
+        };
+        let item =
+            |(&(instance, attempt), &(phase, since)): (&(InstanceId, u32), &(Phase, Instant))| {
+                RunningStep {
+                    instance,
+                    attempt,
+                    phase,
+                    elapsed: nanos(since),
+                }
+            };
+        let others = inner
+            .elsewhere
+            .values()
+            .flat_map(|(_, s)| s.iter().cloned());
+        inner.steps.iter().map(item).chain(others).collect()
+    }
+
+    /// Notes that a transfer of `total` bytes begins to move.
+    pub fn moving(
+        &self,
+        id: TransferId,
+        data: DataId,
+        kind: TransferKind,
+        total: u64,
+        control: &Arc<Control>,
+    ) {
+        if let Ok(mut inner) = self.0.lock() {
+            let entry = (data, kind, total, Instant::now(), Arc::clone(control));
+            inner.transfers.insert(id, entry);
+        }
+    }
+
+    /// Notes that a transfer moves no more.
+    pub fn moved(&self, id: TransferId) {
+        if let Ok(mut inner) = self.0.lock() {
+            inner.transfers.remove(&id);
+        }
+    }
+
+    /// Notes what a step does now.
+    pub fn step(&self, instance: InstanceId, attempt: u32, phase: Phase) {
+        if let Ok(mut inner) = self.0.lock() {
+            let entry = inner
+                .steps
+                .entry((instance, attempt))
+                .or_insert((phase, Instant::now()));
+            entry.0 = phase;
+        }
+    }
+
+    /// Notes that a step does nothing more.
+    pub fn step_over(&self, instance: InstanceId, attempt: u32) {
+        if let Ok(mut inner) = self.0.lock() {
+            inner.steps.remove(&(instance, attempt));
+        }
+    }
+
+    /// Takes the place of what another node has told before.
+    pub fn elsewhere(&self, node: NodeId, transfers: Vec<MovingTransfer>, steps: Vec<RunningStep>) {
+        if let Ok(mut inner) = self.0.lock() {
+            inner.elsewhere.insert(node, (transfers, steps));
+        }
+    }
+}

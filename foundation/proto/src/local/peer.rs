@@ -1,0 +1,116 @@
+//! What the tarnd of a node asks of the tarnd of another one about tasks: calls of the data plane (`crate::data::Call`).
+//!
+//! A message is `u16` version, little-endian, then the message in postcard.
+
+use super::{FarPartition, Outcome, PartitionInfo, PathBytes, Refusal, Status, TaskId, TaskSpec};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The version of these messages. Two tarnds whose versions differ refuse each other.
+pub const PEER_VERSION: u16 = 5;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// What a file or tree of a dataspace holds. Answered by `Listed`.
+    List {
+        /// The dataspace.
+        space: String,
+        /// Below its root.
+        path: PathBytes,
+        /// Whether contents are read and hashed.
+        hashes: bool,
+    },
+    /// Removes what was moved to another node, unless it has changed. Answered by `Freed`.
+    Release {
+        /// The dataspace.
+        space: String,
+        /// Below its root.
+        path: PathBytes,
+        /// The node that asks.
+        node: String,
+        /// Its task.
+        task: TaskId,
+        /// The fingerprint of what was moved.
+        print: u128,
+    },
+    /// Takes a task over. Answered by `Taken`.
+    Submit(Box<TaskSpec>),
+    /// How it stands. Answered by `Stands`.
+    Look(TaskId),
+    /// It is not wanted any more. Answered by `Done`.
+    Cancel(TaskId),
+    /// Opens a partition. Answered by `Lent`; then the stream is given over to it (`crate::storage`).
+    Lend {
+        /// The dataspace.
+        space: String,
+        /// The file, below its root.
+        path: PathBytes,
+        /// To be written, too.
+        write: bool,
+    },
+    /// The partitions of a folder. Answered by `Partitions`.
+    Partitions {
+        /// The dataspace.
+        space: String,
+        /// The folder, below its root.
+        path: PathBytes,
+        /// Only those whose names come after this one.
+        after: String,
+    },
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Said {
+    /// The entries, as a manifest is encoded.
+    Listed {
+        /// Whether it is a single file or link; its entry has its own name then.
+        single: bool,
+        /// See `tarn_types::manifest`.
+        manifest: Vec<u8>,
+        /// Tells whether it is still that and unchanged: for `Release`.
+        print: u128,
+    },
+    /// It is removed, and so many bytes with it.
+    Freed(u64),
+    /// The task's id on the node that was asked.
+    Taken(TaskId),
+    /// How far it is, and its end once it has one.
+    Stands(Status, Option<Outcome>),
+    /// It is done.
+    Done,
+    /// It is open.
+    Lent(FarPartition),
+    /// By name, as many as a packet of the local socket holds; none when there are no more.
+    Partitions(Vec<PartitionInfo>),
+    /// It is not done, and why.
+    Refused(Refusal),
+}
+
+/// Writes a message.
+///
+/// # Errors
+/// Never but for want of memory.
+pub fn pack<T: Serialize>(message: &T) -> Result<Vec<u8>, String> {
+    let head = PEER_VERSION.to_le_bytes().to_vec();
+    postcard::to_extend(message, head).map_err(|e| e.to_string())
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// When it is of another version or no message.
+pub fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let (version, body) = bytes.split_first_chunk().ok_or("no message of tarn")?;
+    let version = u16::from_le_bytes(*version);
+    if version != PEER_VERSION {
+        return Err(format!(
+            "a message of version {version}, where {PEER_VERSION} is spoken; use the same release of tarn on all nodes"
+        ));
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Ok(message),
+        _ => Err("bytes that are no message of tarn".into()),
+    }
+}

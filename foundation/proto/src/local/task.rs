@@ -1,0 +1,279 @@
+//! Tasks: what is to be done, how far it is, how it ended.
+
+use super::{Code, JobId, PathBytes, RegionId, TaskId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use tarn_types::grant::Grant;
+
+/// Where data is or goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// A file or folder of a dataspace.
+    Space {
+        /// The space.
+        name: String,
+        /// Below its root, components joined by `/`.
+        path: PathBytes,
+    },
+    /// Memory that this connection has registered.
+    Memory {
+        /// The region.
+        region: RegionId,
+        /// Where in it, bytes.
+        offset: u64,
+        /// How much of it, bytes.
+        length: u64,
+    },
+    /// A file or folder of a dataspace of another node.
+    Node {
+        /// The node.
+        node: String,
+        /// The space there.
+        space: String,
+        /// Below its root.
+        path: PathBytes,
+    },
+    /// An absolute path, a `file://` URL of one, or a place of an object store: `s3://BUCKET/KEY`, `s3://BUCKET/PREFIX/`.
+    External(PathBytes),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Space { name, path } => write!(f, "{name}:{}", path.show()),
+            Self::Memory {
+                region,
+                offset,
+                length,
+            } => write!(f, "memory {region} [{offset}, +{length}]"),
+            Self::Node { node, space, path } => write!(f, "{node}/{space}:{}", path.show()),
+            Self::External(path) => f.write_str(&path.show()),
+        }
+    }
+}
+
+/// What a task does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Nothing: for measuring, and to wait for several tasks as one.
+    Nothing,
+    /// Copies a file, a tree or memory.
+    Copy {
+        /// From here.
+        from: Place,
+        /// To here.
+        to: Place,
+    },
+    /// Copies, reads the copy again, then removes the source.
+    Move {
+        /// From here.
+        from: Place,
+        /// To here.
+        to: Place,
+    },
+    /// Removes a file or tree; a partition only while nobody has it open.
+    Remove {
+        /// This one.
+        at: Place,
+    },
+    /// Makes a partition of a dataspace, or gives it another size.
+    Allocate {
+        /// Its file.
+        at: Place,
+        /// Bytes of data that it is to have.
+        bytes: u64,
+        /// Which of both.
+        how: Allocation,
+    },
+}
+
+/// What is done to a partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Allocation {
+    /// It is made.
+    Make {
+        /// Who else may have it is kept with it: at most [`tarn_types::grant::MAX_GRANTS`].
+        grants: Vec<Grant>,
+        /// Bytes that it is to be written by, at least; 0: it is to be mapped. None: as its medium is.
+        unit: Option<u32>,
+    },
+    /// It gets another size, while nobody has it open.
+    Resize,
+    /// It gets no smaller, whoever has it open.
+    Grow,
+}
+
+impl Kind {
+    /// Source and destination, as far as there are.
+    pub fn places(&self) -> (Option<&Place>, Option<&Place>) {
+        match self {
+            Self::Nothing => (None, None),
+            Self::Copy { from, to } | Self::Move { from, to } => (Some(from), Some(to)),
+            Self::Remove { at } => (Some(at), None),
+            Self::Allocate { at, .. } => (None, Some(at)),
+        }
+    }
+
+    /// All places.
+    pub fn places_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+        let (one, other) = match self {
+            Self::Nothing => (None, None),
+            Self::Copy { from, to } | Self::Move { from, to } => (Some(from), Some(to)),
+            Self::Remove { at } => (Some(at), None),
+            Self::Allocate { at, .. } => (None, Some(at)),
+        };
+        one.into_iter().chain(other)
+    }
+}
+
+/// What is proven of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verify {
+    /// Nothing.
+    None,
+    /// What was read was hashed, and that is what was written.
+    #[default]
+    Copy,
+    /// The destination was read again.
+    Readback,
+}
+
+/// A task as a program asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// What is done.
+    pub kind: Kind,
+    /// Of one user's tasks, those of the highest priority run first.
+    pub priority: u8,
+    /// Nanoseconds from its submission; of equal priority, the earliest runs first.
+    pub deadline: Option<u64>,
+    /// What is proven of a copy (a move is always read back).
+    pub verify: Verify,
+    /// Bytes a second at most; 0 for no limit of its own.
+    pub rate: u64,
+    /// It goes on after tarnd was started again.
+    pub durable: bool,
+    /// A destination that exists is replaced.
+    pub replace: bool,
+    /// It starts when these have ended well.
+    pub after: Vec<TaskId>,
+}
+
+impl TaskSpec {
+    /// The middle of the priorities.
+    pub const PRIORITY: u8 = 100;
+
+    /// A task with nothing special asked for.
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            priority: Self::PRIORITY,
+            deadline: None,
+            verify: Verify::default(),
+            rate: 0,
+            durable: false,
+            replace: false,
+            after: Vec::new(),
+        }
+    }
+}
+
+/// Why something was refused or failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The kind of reason.
+    pub code: Code,
+    /// What, why, and what to do.
+    pub text: String,
+}
+
+impl Refusal {
+    /// A reason with its text.
+    pub fn new(code: Code, text: impl Into<String>) -> Self {
+        let mut text = text.into();
+        let end = text.floor_char_boundary(super::MAX_TEXT);
+        text.truncate(end);
+        Self { code, text }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// It was done.
+    Done,
+    /// It failed whole: the destination is as it was.
+    Failed(Refusal),
+}
+
+/// XXH3 (128 bits) of content: its 16 bytes as they are written, most significant first.
+pub type Checksum = [u8; 16];
+
+/// The end of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The task.
+    pub id: TaskId,
+    /// How it ended.
+    pub end: End,
+    /// Bytes of content moved or removed.
+    pub bytes: u64,
+    /// Nanoseconds from its start to its end.
+    pub nanos: u64,
+    /// Whether it ended after its deadline.
+    pub late: bool,
+    /// Of a single file or memory that was hashed.
+    pub checksum: Option<Checksum>,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Not known: never given, of another user, or ended long ago.
+    Unknown,
+    /// It waits for tasks that it follows.
+    Waiting,
+    /// It waits for its turn.
+    Queued,
+    /// Under way.
+    Running,
+    /// Done.
+    Done,
+    /// It has failed or was cancelled.
+    Failed,
+    /// It is not started until it is resumed.
+    Paused,
+}
+
+/// How far a task is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The task.
+    pub id: TaskId,
+    /// Where it stands.
+    pub state: State,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes in all, once known.
+    pub all: Option<u64>,
+    /// Nanoseconds until it ends, by the rate of the last seconds; `None` when nothing is known yet.
+    pub left: Option<u64>,
+    /// Tasks of the same user that run before it, when it is queued.
+    pub ahead: u32,
+    /// The job it was submitted for.
+    pub job: Option<JobId>,
+}

@@ -1,0 +1,395 @@
+//! What Slurm's scripts and users ask of the controller, over its unix socket: the kernel says who they are.
+
+use super::{Gid, Job, Owner, Uid};
+use crate::local::Refusal;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tarn_types::energy::Draw;
+use tarn_types::units::Time;
+use tarn_types::workflow::Workflow;
+
+/// A job's script as it was read: a workflow of one step, whose other datasets are those of the workflow's other jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submitted {
+    /// Its user.
+    pub user: Uid,
+    /// Its group.
+    pub group: Gid,
+    /// All groups that its user is in.
+    #[serde(default)]
+    pub groups: Vec<Gid>,
+    /// Whom the users and groups are that its script names: `alice`, `@climate`.
+    #[serde(default)]
+    pub owners: BTreeMap<String, Owner>,
+    /// Its script says no name of a workflow: it is one by itself.
+    #[serde(default)]
+    pub is_alone: bool,
+    /// Its place in a workflow that is told by numbers of jobs: the options of the NEXTGenIO fork.
+    #[serde(default)]
+    pub chain: Option<Chain>,
+    /// Jobs of its user that were submitted before it and wait, as Slurm tells of several at the same time in any order: at most
+    /// [`MAX_BEFORE`], the latest.
+    #[serde(default)]
+    pub before: Vec<Job>,
+    /// Nodes that its user excludes (`sbatch --exclude`); `None`: not known.
+    #[serde(default)]
+    pub excludes: Option<Vec<String>>,
+    /// What its lines say.
+    pub workflow: Workflow,
+}
+
+/// Jobs that [`Submitted::before`] names at most.
+pub const MAX_BEFORE: usize = 1_000;
+
+/// A job's place in a workflow: the options `--workflow-...` of the NEXTGenIO fork of Slurm.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// It goes on with the workflow of this job of the same user. Without, it begins one.
+    pub prior: Option<Job>,
+    /// It is the last one.
+    pub is_end: bool,
+    /// It runs on the nodes of the job before it.
+    pub same_nodes: bool,
+    /// Of the one that begins: the jobs that were submitted with it, when its end was named.
+    pub others: Vec<Job>,
+}
+
+/// A stage of a job, as burst_buffer.lua calls them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stage {
+    /// It was submitted.
+    Setup(Box<Submitted>),
+    /// As [`Stage::Ahead`] of a version that did not ask where; nothing is done about it. In logs, and of scripts not updated yet.
+    DataIn,
+    /// The same, with the nodes that it is expected on: what it reads may be brought there before it has any.
+    Ahead(Vec<String>),
+    /// It has nodes: in the job's order. The gate.
+    PreRun(Vec<String>),
+    /// Its script has ended.
+    PostRun {
+        /// Well.
+        ok: bool,
+    },
+    /// Its results are to go where they belong.
+    DataOut,
+    /// It is over.
+    Teardown {
+        /// `scancel --hurry`: nothing is to be waited for.
+        hurry: bool,
+    },
+}
+
+/// A stage of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staging {
+    /// The job.
+    pub job: Job,
+    /// What.
+    pub stage: Stage,
+}
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Of root and Slurm's user only: do this, and answer when it is done.
+    Stage(Staging),
+    /// The last job of a workflow was submitted. Its owner's; root and Slurm's user speak for anybody.
+    End {
+        /// Whose.
+        user: Uid,
+        /// The workflow.
+        workflow: String,
+    },
+    /// The datasets that the asker may see.
+    Datasets,
+    /// Those of them that are meant.
+    Find(Which),
+    /// What is known of a job.
+    Job(Job),
+    /// What is known of all nodes.
+    Nodes,
+    /// What users and projects have used since a time; their own, or all if root asks.
+    Usage(Time),
+    /// Remove a dataset, or one version of it. Its owner's, or root's.
+    Remove {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset; all of the workflow's if not said.
+        dataset: Option<String>,
+        /// The version; all if not said.
+        version: Option<u32>,
+    },
+    /// Let others read a dataset, or no longer. Its owner's.
+    Grant {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+        /// Who.
+        to: Owner,
+        /// Whether they may from now on.
+        may: bool,
+    },
+    /// Keep a dataset until then. Its owner's.
+    Keep {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+        /// Until when.
+        until: Time,
+    },
+    /// Keep a dataset no longer than if nothing had been said. Its owner's.
+    Release {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+    },
+    /// Have all replicas of a dataset, or of one version of it, read again on their nodes. Its owner's, or root's.
+    Verify {
+        /// Whose.
+        owner: Owner,
+        /// The workflow.
+        workflow: String,
+        /// The dataset.
+        dataset: String,
+        /// The version; all if not said.
+        version: Option<u32>,
+    },
+    /// What lies on nodes and nobody knows: the asker's, or all if root asks.
+    Orphans,
+    /// Remove these.
+    RemoveOrphans,
+    /// Wrap the keys of all encrypted data with a new secret of the site. Root's; answered by whoever keeps the secrets.
+    RotateKey {
+        /// Forget the older ones too, which is refused while a node has keys that they wrap.
+        drop: bool,
+        /// Forget them whatever is lost by it.
+        force: bool,
+    },
+}
+
+/// Which datasets: what is not said tells none apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Which {
+    /// Whose.
+    pub owner: Option<Owner>,
+    /// The workflow.
+    pub workflow: Option<String>,
+    /// The dataset.
+    pub dataset: Option<String>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Said {
+    /// It is done.
+    Done,
+    /// It is not, and why.
+    Refused(Refusal),
+    /// Of a setup that is done.
+    Advice(Advice),
+    /// Of a publication: jobs that wait for it, and where they would best run now that it is there.
+    Advices(Vec<(Job, Advice)>),
+    /// Of [`Ask::Datasets`] and [`Ask::Find`].
+    Datasets(Vec<DatasetInfo>),
+    /// Of [`Ask::Job`].
+    Job(Box<JobInfo>),
+    /// Of [`Ask::Nodes`].
+    Nodes(Vec<NodeInfo>),
+    /// Of [`Ask::Usage`].
+    Usage(Vec<UsageInfo>),
+    /// Of [`Ask::Orphans`], and of [`Ask::RemoveOrphans`] those that go.
+    Orphans(Vec<OrphanInfo>),
+    /// Of [`Ask::Verify`].
+    Replicas(Vec<ReplicaInfo>),
+}
+
+/// Where a job would best run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// Nodes that have most of what it reads, best first; at most as many as it asks for.
+    pub prefer: Vec<String>,
+    /// The nodes that it is to run on, if it must be these.
+    #[serde(default)]
+    pub require: Vec<String>,
+    /// The jobs that make what it reads and have not ended.
+    pub after: Vec<Job>,
+    /// The nodes that it is not to run on; none said: as it is.
+    #[serde(default)]
+    pub exclude: Option<Excluded>,
+}
+
+/// Nodes that a job is not to run on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Excluded {
+    /// Those that its user excludes.
+    pub own: Vec<String>,
+    /// Those where it would find no room, those with least first; at most [`MAX_EXCLUDED`].
+    pub full: Vec<String>,
+}
+
+/// Nodes that [`Excluded::full`] names at most.
+pub const MAX_EXCLUDED: usize = 1_000;
+
+/// A dataset, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetInfo {
+    /// Whose.
+    pub owner: Owner,
+    /// The workflow.
+    pub workflow: String,
+    /// The dataset.
+    pub dataset: String,
+    /// The version.
+    pub version: u32,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Where its parts lie.
+    pub nodes: Vec<String>,
+    /// Of nodes whose stores have names: in which of them.
+    #[serde(default)]
+    pub stores: BTreeMap<String, Vec<String>>,
+    /// The job that makes it, unless it is there.
+    pub awaits: Option<Job>,
+    /// When it will be removed, if nobody uses it before.
+    pub until: Option<Time>,
+    /// Whether that is soon.
+    #[serde(default)]
+    pub ends_soon: bool,
+    /// Why it will never be there, if that is so.
+    #[serde(default)]
+    pub failed: Option<String>,
+    /// Who else may read it; told to who may change that.
+    pub readers: Vec<Owner>,
+    /// The jobs that need it: the asker's own, all if it may be changed.
+    #[serde(default)]
+    pub jobs: Vec<Job>,
+}
+
+/// Something that lies on a node and nobody knows, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrphanInfo {
+    /// The node.
+    pub node: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// What.
+    pub what: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Since when it is known to be one.
+    pub since: Time,
+}
+
+/// What was found of a replica when it was read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaState {
+    /// It is what was published.
+    Whole,
+    /// It is not.
+    Damaged,
+    /// That is not known: its node did not answer, or could not read.
+    Unread,
+    /// No node has this part: there is nothing to read.
+    Absent,
+}
+
+/// A replica that was to be read again, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaInfo {
+    /// The node.
+    pub node: String,
+    /// The store; empty if the node's has no name.
+    pub store: String,
+    /// The version that it is a part of.
+    pub version: u32,
+    /// The part.
+    pub part: u32,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// What was found.
+    pub state: ReplicaState,
+    /// Why, unless it is whole.
+    pub why: String,
+}
+
+/// A job, for people: `tarn why`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobInfo {
+    /// Its user.
+    pub user: Uid,
+    /// What it is at, in a word: `setup`, `staging`, `running`, `publishing`, `ended`.
+    pub phase: String,
+    /// What has happened to its data, oldest first, each with its time.
+    pub history: Vec<(Time, String)>,
+    /// Why it does not go on, if it does not.
+    pub waits: Option<String>,
+    /// What of its data will soon be removed.
+    #[serde(default)]
+    pub ending: Vec<String>,
+}
+
+/// A node, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Whether it answers.
+    pub up: bool,
+    /// Bytes that tarn may use.
+    pub capacity: u64,
+    /// Bytes that are taken or promised.
+    pub taken: u64,
+    /// Whether what is in its store outlives a loss of power.
+    pub persistent: bool,
+    /// Things in its store that nobody knows.
+    pub orphans: u64,
+    /// What it draws and how warm it is, as it was said last.
+    #[serde(default)]
+    pub draw: Draw,
+    /// Its stores, fast to slow, if they have names.
+    #[serde(default)]
+    pub stores: Vec<StoreInfo>,
+}
+
+/// A store of a node, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreInfo {
+    /// Its name.
+    pub name: String,
+    /// Bytes that tarn may use.
+    pub capacity: u64,
+    /// Bytes that are taken or promised, or that something else has in its file system.
+    pub taken: u64,
+    /// Whether what is in it outlives a loss of power.
+    pub persistent: bool,
+    /// It is not there.
+    pub is_away: bool,
+}
+
+/// What somebody has used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageInfo {
+    /// Who.
+    pub owner: Owner,
+    /// Nodes times seconds of jobs.
+    pub node_seconds: u64,
+    /// MiB on tiers times seconds.
+    pub mib_seconds: u64,
+    /// Bytes that came from outside.
+    pub read_outside: u64,
+    /// Bytes that went outside.
+    pub written_outside: u64,
+    /// Bytes that went from node to node.
+    pub between_nodes: u64,
+}

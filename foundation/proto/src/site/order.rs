@@ -1,0 +1,214 @@
+//! Between the controller and a node's tarnd.
+
+use super::{Epoch, Gid, Holding, Job, Owner, Uid, Work, Worked};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tarn_types::energy::Draw;
+
+/// The controller's first word, after the proof of who it is. The site's secret, of which the keys of users' workers are
+/// derived, is in the credential, which munge encrypts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// The oldest version that it speaks.
+    pub oldest: u16,
+    /// The newest.
+    pub newest: u16,
+    /// Its term.
+    pub epoch: Epoch,
+    /// It takes what the node holds in [pieces](Piece), behind the node's first word. An older one takes it in that.
+    #[serde(default)]
+    pub pieces: bool,
+}
+
+/// The node's first word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcome {
+    /// It takes orders.
+    Ready {
+        /// The version that both use from now on.
+        version: u16,
+        /// tarn's own version, for people.
+        tarn: String,
+        /// The kernel's name for this boot.
+        boot: String,
+        /// Its store, or the first of them.
+        capacity: Capacity,
+        /// All its stores, fast to slow; none of a node whose one store has no name.
+        #[serde(default)]
+        stores: Vec<Store>,
+        /// All that it holds, with the user whose worker said so. None where pieces follow.
+        holds: Vec<(Uid, Holding)>,
+        /// Those who may have more there than is told: what is not told of them is neither there nor gone.
+        #[serde(default)]
+        partial: Vec<Owner>,
+        /// [Pieces](Piece) follow.
+        #[serde(default)]
+        pieces: bool,
+        /// The jobs that it lets in.
+        jobs: Vec<Job>,
+        /// Keys there may be wrapped with an older secret still: some could not be wrapped anew, or were not seen.
+        #[serde(default)]
+        is_behind: bool,
+    },
+    /// It has had orders of a later term: the controller that asks is none any more.
+    Stale(Epoch),
+    /// They speak no version in common: what it speaks.
+    Version(u16, u16),
+}
+
+/// Some of what a node holds, as one user may have much.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// With the user whose worker said so.
+    pub holds: Vec<(Uid, Holding)>,
+    /// Nothing more follows.
+    pub is_last: bool,
+}
+
+/// A node's store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Where it is on the node.
+    pub root: PathBuf,
+    /// Bytes that tarn may use.
+    pub bytes: u64,
+    /// Bytes that its file system has free now.
+    pub free: u64,
+    /// Whether what is in it outlives a loss of power.
+    pub persistent: bool,
+}
+
+/// One of several stores of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Store {
+    /// What it is called on this node.
+    pub name: String,
+    /// The store.
+    pub capacity: Capacity,
+    /// It is not there, as its file system is not mounted: what lies in it is neither lost nor to be had.
+    #[serde(default)]
+    pub is_away: bool,
+}
+
+/// Stores of one node.
+pub const MAX_STORES: usize = 8;
+
+/// An order, and the number that its report will have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Of this session.
+    pub number: u64,
+    /// What is to be done.
+    pub order: Order,
+}
+
+/// What a node is told to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Have the user's worker do this, one begun if there is none.
+    Do {
+        /// Whose rights; 0 of what is a project's: those of whoever has written it there.
+        user: Uid,
+        /// The group that files get, if the user is in it; the user's other groups are the node's to know.
+        group: Gid,
+        /// What.
+        work: Box<Work>,
+    },
+    /// Stop what it does for this number, if it has not ended.
+    Stop(u64),
+    /// Say where the user's worker serves its parts, one begun if there is none.
+    Serve {
+        /// The user.
+        user: Uid,
+        /// Its group.
+        group: Gid,
+    },
+    /// Let the tasks of a job see this.
+    Admit {
+        /// The job.
+        job: Job,
+        /// Whose it is.
+        user: Uid,
+        /// What they see.
+        mounts: Vec<Mount>,
+    },
+    /// The job is over: what it was let see is forgotten. Its mounts went with its processes.
+    Dismiss(Job),
+    /// How much is free, and what the node draws.
+    Look,
+    /// A sign of life; not answered.
+    Beat,
+}
+
+/// A dataset, or a partition, in the sight of a job's tasks: `/run/tarn/data/<dataset>`, and `$TARN_<dataset>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// What it is called there.
+    pub dataset: String,
+    /// Whose folder it is: what lies there must belong to them.
+    pub owner: Owner,
+    /// Relative to the store, or to the job's memory.
+    pub path: PathBuf,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// It lies in the job's memory, in clear.
+    #[serde(default)]
+    pub in_memory: bool,
+    /// It is a partition, in a folder of its own: `$TARN_PARTITION_<dataset>`.
+    #[serde(default)]
+    pub partition: bool,
+    /// The partition is spread over the job's nodes.
+    #[serde(default)]
+    pub spread: Option<Spread>,
+    /// The store that it lies in, if the node's stores have names.
+    #[serde(default)]
+    pub store: String,
+}
+
+/// How a partition lies over the nodes of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Bytes of a block: `$TARN_BLOCK_<partition>`.
+    pub block: u64,
+    /// The nodes that have a piece of it, in the order of the pieces.
+    pub nodes: Vec<String>,
+}
+
+/// What a node says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// What came of a command.
+    Worked {
+        /// The command's number.
+        number: u64,
+        /// What.
+        what: Worked,
+    },
+    /// Of [`Order::Serve`]: the port of the user's worker.
+    Serving {
+        /// The command's number.
+        number: u64,
+        /// The port.
+        port: u16,
+    },
+    /// Of [`Order::Look`].
+    Capacity {
+        /// The command's number.
+        number: u64,
+        /// What there is.
+        capacity: Capacity,
+        /// What the node draws and how warm it is, as far as it knows.
+        #[serde(default)]
+        draw: Draw,
+        /// Its cores; 0 of a node that does not say so.
+        #[serde(default)]
+        cores: u32,
+    },
+    /// A sign of life, every [`Report::BEAT`] seconds.
+    Alive,
+}
+
+impl Report {
+    /// Seconds between signs of life; after three times as many the session is over.
+    pub const BEAT: u64 = 5;
+}

@@ -1,0 +1,348 @@
+//! A session over a stream: how it begins, and its messages.
+
+use crate::credential::{Identity, MAX_CREDENTIAL, Munge, MungeError};
+use crate::{KEY_BYTES, Secret};
+use hmac::Mac;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use tarn_proto::site::{FrameError, MAX_FRAME, decode, encode};
+
+/// What a node says first: who does not hear it has reached something else.
+const MAGIC: &[u8; 8] = b"TARNSITE";
+/// How long the other side may take to prove itself.
+const HANDSHAKE: Duration = Duration::from_secs(15);
+/// How long whoever opens a session may say nothing at all: there is a place for only so many of them.
+const SILENCE: Duration = Duration::from_secs(5);
+/// How long a message may take to be written.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a session does not begin, or is over.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The connection is closed, or too slow.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// munge does not prove who it is.
+    #[error(transparent)]
+    Munge(#[from] MungeError),
+    /// Whoever it is, it is not who may.
+    #[error("{0}")]
+    Refused(String),
+    /// Something that is no message, or whose proof is none.
+    #[error("{0}")]
+    Broken(&'static str),
+    /// A message cannot be made or read.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Which way a message goes: none is worth anything the other way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// From who has opened the session.
+    There,
+    /// Back.
+    Back,
+}
+
+impl Way {
+    fn word(self) -> &'static [u8] {
+        match self {
+            Self::There => b"there",
+            Self::Back => b"back",
+        }
+    }
+}
+
+/// Begins a session with a node, as this process's user. `reader` is the user that the node's tarnd runs as; with the session it
+/// gets the site's secrets.
+///
+/// # Errors
+/// When the node does not answer as one, or munge does not.
+pub fn open(
+    stream: TcpStream,
+    node: &str,
+    reader: u32,
+    secrets: &[Secret],
+    munge: &Munge,
+) -> Result<(Reader, Writer), SessionError> {
+    let until = Instant::now() + HANDSHAKE;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(HANDSHAKE))?;
+    let mut magic = [0; MAGIC.len()];
+    read(&stream, &mut magic, until)?;
+    if magic != *MAGIC {
+        return Err(SessionError::Broken(
+            "whoever listens there is no tarnd of a site",
+        ));
+    }
+    let mut nonce = [0; KEY_BYTES];
+    read(&stream, &mut nonce, until)?;
+    let key = Secret::random()?;
+    let payload = Payload {
+        nonce,
+        key: key.clone(),
+        secrets: secrets.to_vec(),
+        node: node.to_owned(),
+    };
+    let credential = munge.encode(&payload.pack(), reader)?;
+    let length = (credential.len() as u32).to_le_bytes();
+    (&stream).write_all(&[&length, credential.as_bytes()].concat())?;
+    halves(stream, &key, Way::There)
+}
+
+/// The node's half: `node` is its name, `opener` the user that may begin sessions. Returns the site's secrets too.
+///
+/// # Errors
+/// Whoever is there is not who may, or does not prove it; what is said of it belongs into the audit log.
+pub fn accept(
+    stream: TcpStream,
+    node: &str,
+    opener: u32,
+    munge: &Munge,
+) -> Result<(Reader, Writer, Vec<Secret>), SessionError> {
+    let (Identity { user, .. }, payload) = proven(&stream, node, munge)?;
+    if user != opener {
+        let text = format!("user {user} may not give orders, only user {opener} may");
+        return Err(SessionError::Refused(text));
+    }
+    let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
+    Ok((reader, writer, payload.secrets))
+}
+
+/// The half of somebody whom anyone may ask, who is called `name`; who asks is returned.
+///
+/// # Errors
+/// Whoever is there does not prove who that is.
+pub fn accept_anyone(
+    stream: TcpStream,
+    name: &str,
+    munge: &Munge,
+) -> Result<(Reader, Writer, Identity), SessionError> {
+    let (identity, payload) = proven(&stream, name, munge)?;
+    let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
+    Ok((reader, writer, identity))
+}
+
+/// Who opens this session, as munge says, and what they say by it.
+fn proven(
+    stream: &TcpStream,
+    node: &str,
+    munge: &Munge,
+) -> Result<(Identity, Payload), SessionError> {
+    let (began, until) = (Instant::now(), Instant::now() + HANDSHAKE);
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(HANDSHAKE))?;
+    let nonce = Secret::random()?;
+    let mut writer = stream;
+    writer.write_all(&[MAGIC, &nonce.bytes()[..]].concat())?;
+    let mut length = [0; 4];
+    read(stream, &mut length, began + SILENCE)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_CREDENTIAL {
+        return Err(SessionError::Broken(
+            "a credential that is too long to be one",
+        ));
+    }
+    let mut credential = vec![0; length];
+    read(stream, &mut credential, until)?;
+    let (identity, payload) = munge.decode(&credential)?;
+    let payload = Payload::unpack(&payload).ok_or(SessionError::Broken(
+        "a credential that was made for something else",
+    ))?;
+    if payload.nonce != *nonce.bytes() {
+        let text = "a credential that was made for another session: a replay";
+        return Err(SessionError::Refused(text.into()));
+    }
+    if payload.node != node {
+        let text = format!(
+            "a credential for node `{}`: this is `{node}`",
+            payload.node.escape_debug()
+        );
+        return Err(SessionError::Refused(text));
+    }
+    Ok((identity, payload))
+}
+
+/// What a credential holds.
+struct Payload {
+    nonce: [u8; KEY_BYTES],
+    key: Secret,
+    /// At most 255.
+    secrets: Vec<Secret>,
+    node: String,
+}
+
+impl Payload {
+    /// What it begins with: a credential of another use of munge is none of ours.
+    const PURPOSE: &'static [u8] = b"tarn site 2\0";
+
+    fn pack(&self) -> Vec<u8> {
+        let Self {
+            nonce,
+            key,
+            secrets,
+            node,
+        } = self;
+        let count = u8::try_from(secrets.len()).unwrap_or(u8::MAX);
+        let mut bytes = [Self::PURPOSE, nonce, key.bytes(), &[count]].concat();
+        for secret in secrets.iter().take(count.into()) {
+            bytes.extend_from_slice(secret.bytes());
+        }
+        bytes.extend_from_slice(node.as_bytes());
+        bytes
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(Self::PURPOSE)?;
+        let (nonce, rest) = rest.split_first_chunk::<KEY_BYTES>()?;
+        let (key, rest) = rest.split_first_chunk::<KEY_BYTES>()?;
+        let (count, mut rest) = rest.split_first()?;
+        let mut secrets = Vec::new();
+        for _ in 0..*count {
+            let (secret, after) = rest.split_first_chunk::<KEY_BYTES>()?;
+            secrets.push(Secret::new(*secret));
+            rest = after;
+        }
+        Some(Self {
+            nonce: *nonce,
+            key: Secret::new(*key),
+            secrets,
+            node: String::from_utf8(rest.to_vec()).ok()?,
+        })
+    }
+}
+
+fn halves(stream: TcpStream, key: &Secret, own: Way) -> Result<(Reader, Writer), SessionError> {
+    let other = match own {
+        Way::There => Way::Back,
+        Way::Back => Way::There,
+    };
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let writer = Writer {
+        stream: stream.try_clone()?,
+        key: key.clone(),
+        way: own,
+        number: 0,
+    };
+    let reader = Reader {
+        stream,
+        key: key.clone(),
+        way: other,
+        number: 0,
+    };
+    Ok((reader, writer))
+}
+
+/// What is read of a session.
+#[derive(Debug)]
+pub struct Reader {
+    stream: TcpStream,
+    key: Secret,
+    way: Way,
+    number: u64,
+}
+
+impl Reader {
+    /// The next message, waited for so long. An error ends the session.
+    ///
+    /// # Errors
+    /// When none comes, it is none, or its proof is none.
+    pub fn receive<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<T, SessionError> {
+        self.receive_at_most(MAX_FRAME, timeout)
+    }
+
+    /// The same, of at most so many bytes.
+    ///
+    /// # Errors
+    /// The same, and when it is longer.
+    pub fn receive_at_most<T: DeserializeOwned>(
+        &mut self,
+        most: usize,
+        timeout: Duration,
+    ) -> Result<T, SessionError> {
+        let until = Instant::now() + timeout;
+        let mut head = [0; 4 + KEY_BYTES];
+        read(&self.stream, &mut head, until)?;
+        let (length, proof) = head.split_at(4);
+        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
+        if length > most {
+            return Err(SessionError::Broken("a message that is too long to be one"));
+        }
+        // Room as it comes: a length alone costs nothing.
+        let mut body = Vec::new();
+        while body.len() < length {
+            let from = body.len();
+            body.resize(length.min(from + (1 << 20)), 0);
+            read(&self.stream, &mut body[from..], until)?;
+        }
+        let number = self.number.to_le_bytes();
+        let mac = self.key.mac(&[self.way.word(), &number, &body]);
+        // Compared in constant time.
+        mac.verify_slice(proof).map_err(|_| {
+            SessionError::Broken(
+                "an invalid proof: something between the two nodes changes messages",
+            )
+        })?;
+        self.number += 1;
+        Ok(decode(&body)?)
+    }
+
+    /// Ends the session, for who reads it in another thread too.
+    pub fn closer(&self) -> io::Result<TcpStream> {
+        self.stream.try_clone()
+    }
+}
+
+/// What is written to a session.
+#[derive(Debug)]
+pub struct Writer {
+    stream: TcpStream,
+    key: Secret,
+    way: Way,
+    number: u64,
+}
+
+impl Writer {
+    /// Says something.
+    ///
+    /// # Errors
+    /// When it is too long, or the other side does not read. The session is over then.
+    pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), SessionError> {
+        let frame = encode(message)?;
+        let (length, body) = frame.split_at(4);
+        let number = self.number.to_le_bytes();
+        let mac = self.key.mac(&[self.way.word(), &number, body]);
+        let proof = mac.finalize().into_bytes();
+        self.number += 1;
+        self.stream
+            .write_all(&[length, &proof[..], body].concat())?;
+        Ok(())
+    }
+}
+
+/// Reads all of `out` before `until`.
+fn read(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()> {
+    let mut have = 0;
+    while have < out.len() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut out[have..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => have += n,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

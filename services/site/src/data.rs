@@ -1,0 +1,374 @@
+//! Data that outlives jobs: whose it is, who may read it, what is told of it. docs/guide/on-a-site.md, "Data that outlives jobs".
+
+use crate::MAX_LISTED;
+use crate::asked::Asker;
+use crate::state::{Dataset, JobState, Phase, Reads, Site, VersionId, VersionState};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{
+    DatasetInfo, Gid, Held, Job, OrphanInfo, Owner, Said, Submitted, Uid, Which,
+};
+use tarn_types::named::Whose;
+use tarn_types::units::Elapsed;
+use tarn_types::workflow::{self, Keep, Role};
+
+impl Site {
+    pub(crate) fn dataset(&self, id: &VersionId) -> Option<&Dataset> {
+        let workflow = self.workflows.get(&(id.owner, id.workflow.clone()))?;
+        workflow.datasets.get(&id.dataset)
+    }
+
+    /// Which dataset of the site a script means, as version 0 of it, if its user may.
+    pub(crate) fn whose(
+        &self,
+        submitted: &Submitted,
+        dataset: &workflow::Dataset,
+        role: Role,
+        state: &JobState,
+    ) -> Result<VersionId, Refusal> {
+        let Some(of) = &dataset.of else {
+            return Ok(VersionId {
+                owner: state.owner,
+                workflow: state.workflow.clone(),
+                dataset: dataset.name.clone(),
+                version: 0,
+            });
+        };
+        let owner = match &of.whose {
+            Whose::Own => Some(state.owner),
+            whose => submitted.owners.get(&whose.to_string()).copied(),
+        };
+        let owner = owner.ok_or_else(|| {
+            let text = format!("`{of}`: there is no `{}` on this site", of.whose);
+            Refusal::new(Code::Invalid, text)
+        })?;
+        let workflow = of.workflow.as_deref().unwrap_or(Owner::NO_WORKFLOW);
+        let id = VersionId {
+            owner,
+            workflow: workflow.to_owned(),
+            dataset: of.dataset.clone(),
+            version: 0,
+        };
+        if role != Role::In {
+            let is_project = matches!(owner, Owner::Project(_));
+            return match is_project && owner.is(state.user, &state.groups) {
+                true => Ok(id),
+                false => {
+                    let text = format!(
+                        "`{of}` is made and changed only by members of its project, and you are not a member"
+                    );
+                    Err(Refusal::new(Code::Denied, text))
+                }
+            };
+        }
+        match self.may_read(&id, state.user, &state.groups) {
+            true => Ok(id),
+            // Who may not read it does not learn whether it is there.
+            false => {
+                let text = format!(
+                    "`{of}` is not there, or not yours to read: who owns it can grant it (`tarn data grant`)"
+                );
+                Err(Refusal::new(Code::Denied, text))
+            }
+        }
+    }
+
+    /// Whether somebody may read a dataset.
+    pub(crate) fn may_read(&self, id: &VersionId, user: Uid, groups: &[Gid]) -> bool {
+        let granted = |d: &Dataset| d.readers.iter().any(|r| r.is(user, groups));
+        id.owner.is(user, groups) || self.dataset(id).is_some_and(granted)
+    }
+
+    /// Whether a job that has not begun may still read what it was submitted to read.
+    pub(crate) fn check_grant(&self, job: &JobState, reads: &Reads) -> Result<(), Refusal> {
+        if self.may_read(&reads.version, job.user, &job.groups) {
+            return Ok(());
+        }
+        let text = format!(
+            "`{}` is not yours to read any more: who owns it has revoked the grant, or removed it",
+            reads.name
+        );
+        Err(Refusal::new(Code::Denied, text))
+    }
+
+    /// What a job needs: what it makes, and reads as far as it may.
+    pub(crate) fn needs_of<'a>(&'a self, job: &'a JobState) -> impl Iterator<Item = &'a VersionId> {
+        let has_begun = (Phase::Running..Phase::Ended).contains(&job.phase);
+        let may = move |r: &&Reads| has_begun || self.check_grant(job, r).is_ok();
+        let reads = job.reads.iter().filter(may).map(|r| &r.version);
+        let all = reads.chain(job.makes.iter().map(|m| &m.version));
+        all.filter(|_| job.phase != Phase::Ended)
+    }
+
+    pub(crate) fn needs(&self, job: &JobState, id: &VersionId) -> bool {
+        self.needs_of(job).any(|needed| needed == id)
+    }
+
+    /// The version that a job reads.
+    pub(crate) fn latest(
+        &self,
+        job: Job,
+        id: &VersionId,
+        role: Role,
+        state: &JobState,
+    ) -> Option<u32> {
+        // What this job makes is not what it reads, when it is taken in once more.
+        let others =
+            self.dataset(id)?.versions.iter().filter(|(_, v)| {
+                v.maker != Some(job) && !matches!(v.state, VersionState::Failed(_))
+            });
+        let others: Vec<_> = others.collect();
+        let is_own = (id.owner, &id.workflow) == (state.owner, &state.workflow);
+        // Of what is not the workflow's own, what is there: nobody waits for others' jobs, unless there is nothing else.
+        let near = others.iter().filter(|(_, v)| {
+            let maker = v.maker.and_then(|maker| self.jobs.get(&maker));
+            let is_ours =
+                maker.is_some_and(|m| m.owner == state.owner && m.workflow == state.workflow);
+            is_own || is_ours || role == Role::Inout || v.state == VersionState::There
+        });
+        let near = near.map(|(number, _)| **number).max();
+        near.or_else(|| others.iter().map(|(number, _)| **number).max())
+    }
+
+    /// A dataset has one source, whoever names it.
+    pub(crate) fn same_source(
+        &self,
+        id: &VersionId,
+        dataset: &workflow::Dataset,
+    ) -> Result<(), Refusal> {
+        let known = self.version(&VersionId {
+            version: 0,
+            ..id.clone()
+        });
+        let known = known.and_then(|v| v.source.as_ref());
+        match (&dataset.of, known, &dataset.source) {
+            (Some(of), Some(known), Some(named)) if known != named => {
+                let text = format!(
+                    "the source of `{of}` is `{}`, not `{}`: remove the dataset first (`tarn data rm {of}`), or give yours another name",
+                    known.display(),
+                    named.display()
+                );
+                Err(Refusal::new(Code::Invalid, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes as if its owner had wished nothing.
+    pub(crate) fn release(
+        &mut self,
+        owner: Owner,
+        workflow: &str,
+        dataset: &str,
+    ) -> Result<(), Refusal> {
+        let found = self.dataset_mut(owner, workflow, dataset)?;
+        found.kept = None;
+        for version in found.versions.values_mut() {
+            version.keep = Keep::UntilConsumed;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// What an asker may know of datasets.
+    pub(crate) fn datasets(&self, asker: &Asker<'_>, which: &Which) -> Said {
+        let mut infos = Vec::new();
+        let needed = self.needed();
+        for ((owner, workflow), found) in &self.workflows {
+            if which.owner.is_some_and(|o| o != *owner)
+                || which.workflow.as_ref().is_some_and(|w| w != workflow)
+            {
+                continue;
+            }
+            for (name, dataset) in &found.datasets {
+                let id = VersionId {
+                    owner: *owner,
+                    workflow: workflow.clone(),
+                    dataset: name.clone(),
+                    version: 0,
+                };
+                if which.dataset.as_ref().is_some_and(|d| d != name)
+                    || !self.may_read(&id, asker.user, asker.groups) && asker.user != 0
+                {
+                    continue;
+                }
+                for version in dataset.versions.keys() {
+                    let version = *version;
+                    let id = VersionId {
+                        version,
+                        ..id.clone()
+                    };
+                    infos.extend(self.info(asker, &id, dataset, &needed));
+                }
+                if infos.len() > MAX_LISTED {
+                    let text = format!(
+                        "more than {MAX_LISTED} versions: name whose datasets you mean (`tarn data ls --of USER`)"
+                    );
+                    return Said::Refused(Refusal::new(Code::Invalid, text));
+                }
+            }
+        }
+        Said::Datasets(infos)
+    }
+
+    /// The jobs that need each version, as far as there are any.
+    fn needed(&self) -> BTreeMap<VersionId, Vec<Job>> {
+        let mut needed: BTreeMap<VersionId, Vec<Job>> = BTreeMap::new();
+        for (number, job) in &self.jobs {
+            for id in self.needs_of(job) {
+                let jobs = needed.entry(id.clone()).or_default();
+                if jobs.last() != Some(number) {
+                    jobs.push(*number);
+                }
+            }
+        }
+        needed
+    }
+
+    fn info(
+        &self,
+        asker: &Asker<'_>,
+        id: &VersionId,
+        dataset: &Dataset,
+        needed: &BTreeMap<VersionId, Vec<Job>>,
+    ) -> Option<DatasetInfo> {
+        let version = dataset.versions.get(&id.version)?;
+        let has = |n: &crate::state::Node| {
+            let mut parts = version.parts.keys();
+            parts.any(|part| n.parts.contains_key(&id.part(*part)))
+        };
+        let places = |n: &crate::state::Node| {
+            let parts = version
+                .parts
+                .keys()
+                .filter_map(|part| n.places.get(&id.part(*part)));
+            let all: BTreeSet<&String> = parts.flatten().collect();
+            // Fast to slow.
+            let levels = n.levels.iter().filter(|level| all.contains(&level.name));
+            let names = levels.map(|level| level.name.clone());
+            names.filter(|name| !name.is_empty()).collect::<Vec<_>>()
+        };
+        let stores = self.nodes.iter().map(|(name, n)| (name.clone(), places(n)));
+        let stores = stores.filter(|(_, stores)| !stores.is_empty()).collect();
+        let nodes = self.nodes.iter().filter(|(_, n)| has(n));
+        let may_change = asker.may_change(id.owner).is_ok();
+        let jobs = needed.get(id).into_iter().flatten();
+        let is_theirs = |job: &Job| {
+            let job = self.jobs.get(job);
+            may_change || job.is_some_and(|j| j.user == asker.user)
+        };
+        Some(DatasetInfo {
+            owner: id.owner,
+            workflow: id.workflow.clone(),
+            dataset: id.dataset.clone(),
+            version: id.version,
+            bytes: version.parts.values().map(|p| p.bytes).sum(),
+            nodes: nodes.map(|(name, _)| name.clone()).collect(),
+            stores,
+            awaits: version.maker.filter(|_| !Self::is_there(version)),
+            until: self.until(id),
+            ends_soon: !needed.contains_key(id) && self.ends_soon(id),
+            failed: match &version.state {
+                VersionState::Failed(why) => Some(why.clone()),
+                _ => None,
+            },
+            readers: match may_change {
+                true => dataset.readers.iter().copied().collect(),
+                false => Vec::new(),
+            },
+            jobs: jobs.copied().filter(is_theirs).collect(),
+        })
+    }
+
+    /// Whether a version that no job needs is removed soon.
+    pub(crate) fn ends_soon(&self, id: &VersionId) -> bool {
+        let is_there = self.version(id).is_some_and(Self::is_there);
+        let until = self.until(id);
+        is_there && until.is_some_and(|until| until <= self.now.saturating_add(self.config.warning))
+    }
+
+    /// What of a job's data will soon be removed, for its user.
+    pub(crate) fn ending(&self, job: &JobState) -> Vec<String> {
+        let reads = job.reads.iter().map(|r| &r.version);
+        let all = reads.chain(job.makes.iter().map(|m| &m.version));
+        let is_needed = |id: &VersionId| self.jobs.values().any(|j| self.needs(j, id));
+        let soon = all.filter(|id| self.ends_soon(id) && !is_needed(id));
+        soon.map(|id| self.ending_text(id)).collect()
+    }
+
+    fn ending_text(&self, id: &VersionId) -> String {
+        let left = self.until(id).unwrap_or(0).saturating_sub(self.now);
+        format!(
+            "version {} of `{}/{}` is removed in {} if nobody uses it (`tarn data keep`)",
+            id.version,
+            id.workflow,
+            id.dataset,
+            Elapsed(left)
+        )
+    }
+
+    /// Tells of leases that have come near their end, once each.
+    pub(crate) fn warn(&mut self, id: &VersionId) {
+        let is_soon = self.ends_soon(id);
+        let is_new = self.version_mut(id).is_some_and(|version| {
+            let is_new = is_soon && !version.is_warned;
+            version.is_warned = is_soon;
+            is_new
+        });
+        if is_new {
+            let text = self.ending_text(id);
+            self.tell(id.owner, text);
+        }
+    }
+
+    /// The orphans that are somebody's.
+    pub(crate) fn orphans(&self, asker: &Asker<'_>) -> Vec<OrphanInfo> {
+        let all = self.nodes.iter().flat_map(|(name, node)| {
+            let orphans = node.orphans.iter();
+            orphans.map(move |((user, held), (bytes, since))| OrphanInfo {
+                node: name.clone(),
+                owner: owner_of(*user, held),
+                what: match held {
+                    Held::Part(part) | Held::Copy(part, _) => part.to_string(),
+                    Held::Job(job) => format!("folders of job {job}"),
+                },
+                bytes: *bytes,
+                since: *since,
+            })
+        });
+        let own = all.filter(|o| asker.may_change(o.owner).is_ok());
+        own.take(MAX_LISTED).collect()
+    }
+
+    /// Removes the orphans that are somebody's.
+    pub(crate) fn remove_orphans(&mut self, asker: &Asker<'_>) -> Vec<OrphanInfo> {
+        let told = self.orphans(asker);
+        let mut gone = Vec::new();
+        for (name, node) in &mut self.nodes {
+            let own = |(user, held): &(Uid, Held)| {
+                asker.may_change(owner_of(*user, held)).is_ok() && gone.len() < MAX_LISTED
+            };
+            let own: Vec<_> = node
+                .orphans
+                .keys()
+                .filter(|key| own(key))
+                .cloned()
+                .collect();
+            for key in own {
+                node.orphans.remove(&key);
+                gone.push((name.clone(), key));
+            }
+        }
+        for (name, (user, held)) in gone {
+            self.doom(&name, user, held);
+        }
+        told
+    }
+}
+
+fn owner_of(user: Uid, held: &Held) -> Owner {
+    match held {
+        Held::Part(part) | Held::Copy(part, _) => part.owner,
+        Held::Job(_) => Owner::User(user),
+    }
+}

@@ -1,0 +1,309 @@
+//! How long data stays, and what goes when a job needs its room.
+
+use crate::event::Action;
+use crate::state::{Ordered, Phase, Site, Step, Version, VersionId, VersionState, Why, room};
+use std::collections::BTreeSet;
+use tarn_proto::site::{Held, Job, Owner, Part, Uid, Work};
+use tarn_types::units::{Nanos, Time};
+use tarn_types::workflow::Keep;
+
+/// How long what nobody knows stays in a node's store.
+const ORPHAN: Nanos = 7 * 24 * 3600 * 1_000_000_000;
+/// How long a job that has ended is remembered.
+const MEMORY: Nanos = 24 * 3600 * 1_000_000_000;
+
+impl Site {
+    /// Time has passed.
+    pub(crate) fn expire(&mut self) {
+        self.take_in();
+        let versions: Vec<VersionId> = self.versions().collect();
+        let used = self.used();
+        for id in versions {
+            if used.contains(&id) {
+                continue;
+            }
+            match self.is_over(&id) {
+                true => {
+                    self.tell_over(&id);
+                    self.drop_version(&id);
+                }
+                false => self.warn(&id),
+            }
+        }
+        self.forget_orphans();
+        self.forget_jobs();
+        self.jobs_that_wait();
+    }
+
+    fn versions(&self) -> impl Iterator<Item = VersionId> {
+        self.workflows.iter().flat_map(|((owner, workflow), w)| {
+            w.datasets.iter().flat_map(move |(dataset, d)| {
+                d.versions.keys().map(move |version| VersionId {
+                    owner: *owner,
+                    workflow: workflow.clone(),
+                    dataset: dataset.clone(),
+                    version: *version,
+                })
+            })
+        })
+    }
+
+    /// The versions that jobs read or make which have not ended.
+    pub(crate) fn used(&self) -> BTreeSet<VersionId> {
+        let all = self.jobs.values().flat_map(|job| self.needs_of(job));
+        all.cloned().collect()
+    }
+
+    /// When a version may go that no job uses. `None` for never; 0 for at once.
+    pub(crate) fn until(&self, id: &VersionId) -> Option<Time> {
+        let workflow = self.workflows.get(&(id.owner, id.workflow.clone()))?;
+        let dataset = workflow.datasets.get(&id.dataset)?;
+        let version = dataset.versions.get(&id.version)?;
+        let kept = dataset.kept.unwrap_or(0);
+        if matches!(version.state, VersionState::Failed(_)) {
+            // Its readers are to learn why; its parts, if there are any, go with it.
+            return Some(version.used.saturating_add(MEMORY));
+        }
+        let lease = version.used.saturating_add(self.config.lease);
+        let until = match (version.keep, workflow.has_ended) {
+            (Keep::Forever, _) => return None,
+            (Keep::For(time), true) => version.used.saturating_add(time),
+            (Keep::For(time), false) => lease.max(version.used.saturating_add(time)),
+            (Keep::UntilConsumed | Keep::Workflow, true) => 0,
+            (_, false) => lease,
+        };
+        Some(until.max(kept))
+    }
+
+    fn is_over(&self, id: &VersionId) -> bool {
+        let keeps_all = self.workflows.get(&(id.owner, id.workflow.clone()));
+        let of_workflow = self.version(id).is_some_and(|v| v.keep == Keep::Workflow);
+        let is_live = of_workflow
+            && keeps_all.is_some_and(|_| {
+                let mut jobs = self.jobs.values();
+                jobs.any(|j| {
+                    j.phase != Phase::Ended && j.owner == id.owner && j.workflow == id.workflow
+                })
+            });
+        !is_live && self.until(id).is_some_and(|until| until <= self.now)
+    }
+
+    /// A version is no more: wherever its parts are, they are removed.
+    pub(crate) fn drop_version(&mut self, id: &VersionId) {
+        let holders: Vec<(String, Part)> = self
+            .nodes
+            .iter()
+            .flat_map(|(name, node)| {
+                let first = id.part(0);
+                let own = node.parts.range(first..).map(|(part, _)| part.clone());
+                let own = own.take_while(|part| VersionId::of(part) == *id);
+                own.map(|part| (name.clone(), part)).collect::<Vec<_>>()
+            })
+            .collect();
+        for (node, part) in holders {
+            self.remove_part(&node, &part);
+        }
+        let key = (id.owner, id.workflow.clone());
+        let Some(workflow) = self.workflows.get_mut(&key) else {
+            return;
+        };
+        if let Some(dataset) = workflow.datasets.get_mut(&id.dataset) {
+            dataset.versions.remove(&id.version);
+            if dataset.versions.is_empty() {
+                workflow.datasets.remove(&id.dataset);
+            }
+        }
+        if workflow.datasets.is_empty() {
+            self.workflows.remove(&key);
+        }
+    }
+
+    /// All nodes' copies of a part go.
+    pub(crate) fn remove_everywhere(&mut self, part: &Part) {
+        let have = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| n.parts.contains_key(part));
+        let have: Vec<String> = have.map(|(name, _)| name.clone()).collect();
+        for node in have {
+            self.remove_part(&node, part);
+        }
+    }
+
+    /// A node's copies of a part go.
+    fn remove_part(&mut self, name: &str, part: &Part) {
+        let node = self.nodes.get(name);
+        let places = node.and_then(|node| node.places.get(part)).cloned();
+        self.displace(name, part);
+        for store in places.unwrap_or_else(|| BTreeSet::from([String::new()])) {
+            self.doom_copy((name, &store), part);
+        }
+    }
+
+    /// A copy is to be removed from a store of a node.
+    pub(crate) fn doom_copy(&mut self, (name, store): (&str, &str), part: &Part) {
+        let user = Self::worker_of(part.owner);
+        self.doom(name, user, Held::part_in(part, store));
+    }
+
+    /// Whose worker removes what is an owner's, when no job's user is at hand.
+    pub(crate) fn worker_of(owner: Owner) -> Uid {
+        match owner {
+            Owner::User(uid) => uid,
+            // The node knows who has written it there.
+            Owner::Project(_) => 0,
+        }
+    }
+
+    /// A lease is over, of something that was there.
+    fn tell_over(&mut self, id: &VersionId) {
+        if self.version(id).is_some_and(Self::is_there) {
+            let (version, workflow, dataset) = (id.version, &id.workflow, &id.dataset);
+            let text = format!(
+                "version {version} of `{workflow}/{dataset}` is removed: its lease is over"
+            );
+            self.tell(id.owner, text);
+        }
+    }
+
+    pub(crate) fn tell(&mut self, owner: Owner, text: String) {
+        self.actions.push(Action::Tell { owner, text });
+    }
+
+    /// Something is to be removed there, as soon as the node answers.
+    pub(crate) fn doom(&mut self, name: &str, user: Uid, held: Held) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        node.doomed.insert((user, held.clone()));
+        let is_away = match &held {
+            Held::Copy(_, store) => node.level(store).is_none_or(|level| level.is_away),
+            _ => false,
+        };
+        if node.is_up && !is_away {
+            let work = Work::Remove(vec![held.clone()]);
+            self.work(name, Why::Reclaim(user, held), (user, user), work);
+        }
+    }
+
+    /// The version that a part is of, if no job uses it.
+    pub(crate) fn unused(&self, part: &Part, used: &BTreeSet<VersionId>) -> Option<&Version> {
+        let id = VersionId::of(part);
+        self.version(&id).filter(|_| !used.contains(&id))
+    }
+
+    /// Bytes that an order brings to its node.
+    pub(crate) fn brings(&self, order: &Ordered) -> u64 {
+        let Why::Job(job, Step::Fetch(part), _) = &order.why else {
+            return 0;
+        };
+        let id = VersionId::of(part);
+        let known = self.version(&id).and_then(|v| v.parts.get(&part.part));
+        // Of a source that nobody has read: what its reader says.
+        let said = || {
+            let reads = &self.jobs.get(job)?.reads;
+            reads.iter().find(|r| r.version == id).map(|r| r.size)
+        };
+        known.map_or_else(|| said().unwrap_or(0), room)
+    }
+
+    /// A job may write so much of a dataset, or have a partition of that size, on a node, in this store.
+    pub(crate) fn promise(
+        &mut self,
+        job: Job,
+        (owner, name): (Owner, &str),
+        (node, store): (&str, String),
+        bytes: u64,
+    ) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            *node.promised.entry((job, owner)).or_default() += bytes;
+            let key = (job, name.to_owned());
+            node.written.insert(key, (store, bytes));
+        }
+    }
+
+    /// Whether a job was promised room on some node.
+    pub(crate) fn has_promise(&self, id: Job) -> bool {
+        let mut promised = self.nodes.values().flat_map(|n| n.promised.keys());
+        promised.any(|(job, _)| *job == id)
+    }
+
+    /// A job has left its nodes.
+    pub(crate) fn ended(&mut self, id: Job) {
+        for node in self.nodes.values_mut() {
+            node.promised.retain(|(job, _), _| *job != id);
+            node.written.retain(|(job, _), _| *job != id);
+            node.merged.retain(|(job, _), _| *job != id);
+        }
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let reads: Vec<VersionId> = job.reads.iter().map(|r| r.version.clone()).collect();
+        let now = self.now;
+        for version in reads {
+            if let Some(version) = self.version_mut(&version) {
+                version.used = now;
+            }
+        }
+        self.settle();
+    }
+
+    /// What was waited for by a job that is over, or by a workflow's end, may go.
+    pub(crate) fn settle(&mut self) {
+        let ended: Vec<VersionId> = self
+            .versions()
+            .filter(|id| {
+                let key = (id.owner, id.workflow.clone());
+                self.workflows.get(&key).is_some_and(|w| w.has_ended)
+            })
+            .collect();
+        let used = self.used();
+        for id in ended {
+            if !used.contains(&id) && self.is_over(&id) {
+                self.drop_version(&id);
+            }
+        }
+    }
+
+    /// Jobs that have ended long ago are forgotten; when there are too many, the oldest are sooner.
+    pub(crate) fn forget_jobs(&mut self) {
+        let now = self.now;
+        let is_old = |j: &crate::state::JobState| now.saturating_sub(j.changed) >= MEMORY;
+        self.jobs
+            .retain(|_, j| j.phase != Phase::Ended || !is_old(j));
+        if self.jobs.len() < crate::MAX_JOBS {
+            return;
+        }
+        let ended = self.jobs.iter().filter(|(_, j)| j.phase == Phase::Ended);
+        let mut ended: Vec<(Time, Job)> = ended.map(|(id, j)| (j.changed, *id)).collect();
+        ended.sort_unstable();
+        for (_, id) in ended.into_iter().take(crate::MAX_JOBS / 10) {
+            self.jobs.remove(&id);
+        }
+    }
+
+    fn forget_orphans(&mut self) {
+        let now = self.now;
+        let old: Vec<(String, Uid, Held)> = self
+            .nodes
+            .iter()
+            .flat_map(|(name, node)| {
+                let old = node.orphans.iter();
+                let old = old.filter(|(_, (_, since))| now.saturating_sub(*since) >= ORPHAN);
+                old.map(|((user, held), _)| (name.clone(), *user, held.clone()))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        for (name, user, held) in old {
+            if let Some(node) = self.nodes.get_mut(&name) {
+                node.orphans.remove(&(user, held.clone()));
+            }
+            self.doom(&name, user, held);
+        }
+    }
+
+    /// Whether a version's bytes are worth anything to somebody who looks for it.
+    pub(crate) fn is_there(version: &Version) -> bool {
+        version.state == VersionState::There
+    }
+}

@@ -1,0 +1,246 @@
+//! Partitions of jobs: made at the gate on each of a job's nodes, by its user's worker, and gone with the job's folders. Those that are spread
+//! over the nodes are lent by each node's worker to the others, from the gate to the job's end: a node that begins anew meanwhile lends its own
+//! again, and the others are told where.
+
+use crate::lift::{For, Space};
+use crate::stage::{Look, do_as};
+use crate::state::{JobState, Node, Phase, Site, Step, Why};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Held, Job, Mount, Owner, Peer, Spread, Work, is_name};
+use tarn_types::id::StepId;
+use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
+
+/// A partition that a job has on each of its nodes, or over all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lent {
+    pub(crate) name: String,
+    /// Bytes of data on each node; of one that is spread, on all of them together.
+    size: u64,
+    /// Bytes of a unit; 0: it is mapped.
+    unit: u32,
+    /// What lies on the nodes is one: bytes of a block.
+    #[serde(default)]
+    spread: Option<u64>,
+    /// The store that it is wished to lie in.
+    #[serde(default)]
+    pub(crate) tier: Option<String>,
+}
+
+/// The partitions that a job's script asks for.
+pub(crate) fn lent(workflow: &Workflow) -> Result<Vec<Lent>, Refusal> {
+    let tier = workflow.steps.first().and_then(|step| step.tier.clone());
+    let own = workflow.partitions_of(StepId(0)).map(|(_, about)| {
+        if about.keep != KeepPartition::Step || !is_name(&about.name) {
+            let text = format!(
+                "partition `{}`: a job of a site has its partitions as long as it is there: leave `keep` out",
+                about.name
+            );
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        Ok(Lent {
+            name: about.name.clone(),
+            size: about.size,
+            unit: about.unit.unwrap_or(0),
+            spread: about.spread,
+            tier: about.tier.clone().or_else(|| tier.clone()),
+        })
+    });
+    own.collect()
+}
+
+impl Lent {
+    /// Bytes of data on each of so many nodes.
+    fn on_each(&self, nodes: usize) -> u64 {
+        StoragePartition::piece(self.size, self.spread, nodes)
+    }
+
+    /// Bytes that it takes there.
+    fn takes(&self, nodes: usize) -> u64 {
+        StoragePartition::room(self.on_each(nodes))
+    }
+}
+
+impl JobState {
+    /// Bytes that its partitions take on each of its nodes.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        let nodes = match self.nodes.len() {
+            0 => self.wants as usize,
+            nodes => nodes,
+        };
+        let takes = self.partitions.iter().map(|p| p.takes(nodes));
+        takes.fold(0, u64::saturating_add)
+    }
+
+    /// Whether some of them lie over its nodes.
+    fn is_spread(&self) -> bool {
+        self.partitions.iter().any(|p| p.spread.is_some())
+    }
+}
+
+impl Site {
+    /// Nothing in a partition is sealed: what a job reads of an encrypted dataset would lie in the store in clear. And one has as many pieces
+    /// as can be opened as one, whose names fit into one variable; which these are is known at the gate.
+    pub(crate) fn check_lent(&self, job: &JobState) -> Result<(), Refusal> {
+        let pieces = job.nodes.len().max(job.wants as usize);
+        let most = StoragePartition::MOST_PIECES;
+        if job.is_spread() && pieces > most as usize {
+            let text = format!(
+                "a partition that is spread would have {pieces} pieces, and at most {most} are opened as one: ask for fewer nodes, or leave `spread` out"
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let most = StoragePartition::MOST_NAMES;
+        let bytes = |name: &str| {
+            let nodes = job.nodes.iter().map(String::as_str);
+            StoragePartition::names(name, nodes)
+        };
+        let mut spread = job.partitions.iter().filter(|p| p.spread.is_some());
+        if let Some(Lent { name, .. }) = spread.find(|p| bytes(&p.name) > most) {
+            let text = format!(
+                "the names of the pieces of partition `{name}` have {} bytes, and at most {most} fit into $TARN_PARTITION_{name}: ask for fewer nodes, give it a shorter name, or leave `spread` out",
+                bytes(name)
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let reads = job.reads.iter().map(|r| &r.version);
+        let mut all = reads.chain(job.makes.iter().map(|m| &m.version));
+        match all.find(|version| !job.partitions.is_empty() && self.was_sealed(version)) {
+            None => Ok(()),
+            Some(version) => {
+                let text = format!(
+                    "it uses `{}`, which is encrypted, and a partition, which would be kept in the store unencrypted: leave one of them out",
+                    version.dataset
+                );
+                Err(Refusal::new(Code::Unsupported, text))
+            }
+        }
+    }
+
+    /// Sees to it that all nodes of a job have its partitions, whose room is the job's from then on.
+    pub(crate) fn lend(&mut self, id: Job, job: &JobState) -> Look {
+        if let Err(why) = self.check_lent(job) {
+            return Look::Never(why);
+        }
+        let mut is_whole = true;
+        for lent in &job.partitions {
+            for node in &job.nodes {
+                let step = Step::Lend(lent.name.clone());
+                let whom = For {
+                    job: id,
+                    tier: lent.tier.as_deref(),
+                    size: lent.takes(job.nodes.len()),
+                };
+                match self.set_aside(node, (Owner::User(job.user), &lent.name), whom) {
+                    Space::In(_) => {}
+                    Space::Soon => {
+                        is_whole = false;
+                        continue;
+                    }
+                    Space::None(why) => return Look::Never(why),
+                }
+                let work = Work::Lend {
+                    store: self.written_in(id, node, &lent.name),
+                    job: id,
+                    partition: lent.name.clone(),
+                    size: lent.on_each(job.nodes.len()),
+                    unit: lent.unit,
+                };
+                is_whole &= self.once(id, job, node, step, do_as(job, work));
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// Sees to it that what of a job's partitions lies over its nodes is lent by each of them to the others: at its gate all of it, and while it
+    /// runs what has begun anew.
+    pub(crate) fn share(&mut self, id: Job, job: &JobState) -> Look {
+        if !job.is_spread() {
+            return Look::Whole;
+        }
+        let mut is_whole = true;
+        let mut shared = Vec::new();
+        for node in &job.nodes {
+            let spread = job.partitions.iter().filter(|p| p.spread.is_some());
+            let placed = spread.map(|p| (p.name.clone(), self.written_in(id, node, &p.name)));
+            let partitions = placed.collect();
+            let work = Work::Share {
+                job: id,
+                partitions,
+            };
+            match self.once(id, job, node, Step::Share, do_as(job, work)) {
+                true => shared.push(node),
+                false => is_whole = false,
+            }
+        }
+        if !is_whole && job.phase == Phase::Staging {
+            return Look::Busy;
+        }
+        let peers: Vec<Peer> = job
+            .nodes
+            .iter()
+            .filter_map(|node| {
+                Some(Peer {
+                    node: node.clone(),
+                    host: node.clone(),
+                    port: *job.shared.get(node)?,
+                })
+            })
+            .collect();
+        for node in shared {
+            let work = Work::Join {
+                job: id,
+                peers: peers.clone(),
+            };
+            is_whole &= self.once(id, job, node, Step::Join(job.moves), do_as(job, work));
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// A node lends its pieces of a job there.
+    pub(crate) fn shared(&mut self, id: Job, node: &str, port: u16) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && job.shared.insert(node.to_owned(), port) != Some(port)
+        {
+            job.moves += 1;
+        }
+    }
+
+    /// A job runs elsewhere: a node keeps no piece of what lies over the others.
+    pub(crate) fn take_back(&mut self, id: Job, node: &str) {
+        if let Some(job) = self.jobs.get(&id).filter(|job| job.is_spread()) {
+            let work = do_as(job, Work::Remove(vec![Held::Job(id)]));
+            self.order(node, Why::Forget(id), work);
+        }
+    }
+
+    /// A node, or each, may have begun anew: what it lends is to be asked for again.
+    pub(crate) fn unshare(&mut self, node: Option<&str>) {
+        for job in self.jobs.values_mut().filter(|job| job.is_spread()) {
+            let is_it = |name: &String| node.is_none_or(|node| node == name);
+            let of_it = |step: &Step| matches!(step, Step::Share | Step::Join(_));
+            job.done
+                .retain(|(name, step)| !(is_it(name) && of_it(step)));
+        }
+    }
+}
+
+/// Where the tasks of a job see its partitions on a node.
+pub(crate) fn mounts(id: Job, job: &JobState, node: Option<&Node>) -> impl Iterator<Item = Mount> {
+    let owner = Owner::User(job.user);
+    let lies = move |name: &String| Some(node?.written.get(&(id, name.clone()))?.0.clone());
+    job.partitions.iter().map(move |lent| Mount {
+        store: lies(&lent.name).unwrap_or_default(),
+        dataset: lent.name.clone(),
+        owner,
+        path: PathBuf::from(format!("{owner}/j/{id}/p/{}", lent.name)),
+        writable: true,
+        in_memory: false,
+        partition: true,
+        spread: lent.spread.map(|block| Spread {
+            block,
+            nodes: job.nodes.clone(),
+        }),
+    })
+}

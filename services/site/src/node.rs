@@ -1,0 +1,238 @@
+//! Nodes come and go. What one says that it holds is compared with what the log says.
+
+use crate::MAX_NODES;
+use crate::level::{Level, Moving};
+use crate::state::{Node, Phase, Site, VersionId, VersionState, Why, room};
+use std::collections::BTreeSet;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{
+    Capacity, Epoch, Held, Holding, Job, Order, Owner, Part, Proof, Store, Uid,
+};
+use tarn_types::energy::Draw;
+
+impl Site {
+    /// A node that takes orders says what it draws, and how many cores that is for. This is no event: no state follows from it.
+    pub fn measured(&mut self, node: &str, draw: Draw, cores: u32) {
+        self.draws.insert(node.to_owned(), (draw, cores));
+    }
+
+    /// A controller begins: nothing that was under way is heard of any more, and whoever waited is gone.
+    pub(crate) fn began(&mut self, epoch: Epoch) {
+        self.epoch = self.epoch.max(epoch);
+        self.orders.clear();
+        self.waiting.clear();
+        self.verifying.clear();
+        // Slurm's scripts ask again.
+        self.arriving.clear();
+        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        self.unshare(None);
+        for name in names {
+            self.cut_off(&name);
+        }
+    }
+
+    /// A node takes orders.
+    pub(crate) fn opened(
+        &mut self,
+        name: &str,
+        (capacity, stores): (Capacity, Vec<Store>),
+        (holds, partial): (Vec<(Uid, Holding)>, &[Owner]),
+        jobs: &[Job],
+    ) {
+        if self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(name) {
+            return;
+        }
+        // Whatever was ordered in an earlier session is not heard of.
+        self.closed(name);
+        let now = self.now;
+        let node = self.nodes.entry(name.to_owned()).or_default();
+        node.levels = Level::all(&capacity, &stores);
+        let lone = capacity.free;
+        node.capacity = Some(capacity);
+        node.is_up = true;
+        node.since = now;
+        node.stuck.clear();
+        // What lies in a store that the node has no more is found when it has it again.
+        let levels = &node.levels;
+        node.doomed.retain(|(_, held)| match held {
+            Held::Copy(_, store) => levels.iter().any(|level| level.name == *store),
+            _ => true,
+        });
+        let doomed = node.doomed.clone();
+        self.compare(name, (holds, partial), &doomed);
+        let free = |store: &str| {
+            let told = stores.iter().find(|s| s.name == store);
+            told.map_or(lone, |store| store.capacity.free)
+        };
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.find_foreign(free);
+        }
+        for (user, held) in doomed {
+            self.doom(name, user, held);
+        }
+        self.go_on_moving(name);
+        for job in jobs {
+            let is_live = self.jobs.get(job).is_some_and(|j| {
+                j.phase != Phase::Ended && j.nodes.iter().any(|node| node == name)
+            });
+            match is_live {
+                true => self.advance_running(*job),
+                false => self.order(name, Why::Forget(*job), Order::Dismiss(*job)),
+            }
+        }
+        self.jobs_that_wait();
+    }
+
+    /// What a node says that it holds is compared with what the log says.
+    fn compare(
+        &mut self,
+        name: &str,
+        (holds, partial): (Vec<(Uid, Holding)>, &[Owner]),
+        doomed: &BTreeSet<(Uid, Held)>,
+    ) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let orphans = std::mem::take(&mut node.orphans);
+        let known: BTreeSet<Part> = node.parts.keys().cloned().collect();
+        // Those that it does not tell of, unless their store is not there.
+        let is_away = |store: &String| node.level(store).is_some_and(|level| level.is_away);
+        let mut lost: BTreeSet<(Part, String)> = BTreeSet::new();
+        let is_told = |part: &&Part| !partial.contains(&part.owner);
+        for part in known.iter().filter(is_told) {
+            let places = node.places.get(part).cloned();
+            let places = places.unwrap_or_else(|| BTreeSet::from([String::new()]));
+            let gone = places.into_iter().filter(|store| !is_away(store));
+            lost.extend(gone.map(|store| (part.clone(), store)));
+        }
+        // What has no name of a dataset is no part, whoever has put it there.
+        let is_part = |(_, holding): &(Uid, Holding)| {
+            let part = holding.held.part();
+            part.is_none_or(|part| part.folder().is_some())
+        };
+        for (user, holding) in holds.into_iter().filter(is_part) {
+            let store = holding.store;
+            let held = match holding.held {
+                Held::Part(part) => Held::part_in(&part, &store),
+                held => held,
+            };
+            let user = held.part().map_or(user, |part| Self::worker_of(part.owner));
+            let whole = held.part().map(|part| (user, Held::Part(part.clone())));
+            if doomed.contains(&(user, held.clone()))
+                || whole.is_some_and(|all| doomed.contains(&all))
+            {
+                continue;
+            }
+            let is_orphan = match &held {
+                Held::Part(part) | Held::Copy(part, _) => {
+                    match (self.proof_of(part), holding.proof) {
+                        (Some(ours), Some(said)) if ours == said => {
+                            lost.remove(&(part.clone(), store.clone()));
+                            self.found((name, &store), part, ours, known.contains(part));
+                            false
+                        }
+                        (Some(_), _) => {
+                            self.doom(name, user, held.clone());
+                            false
+                        }
+                        (None, _) => true,
+                    }
+                }
+                Held::Job(job) => {
+                    let is_live = self.jobs.get(job).is_some_and(|j| j.phase != Phase::Ended);
+                    if !is_live {
+                        self.doom(name, user, held.clone());
+                    }
+                    false
+                }
+            };
+            if is_orphan && let Some(node) = self.nodes.get_mut(name) {
+                let key = (user, held);
+                let since = orphans.get(&key).map_or(now, |(_, since)| *since);
+                node.orphans.insert(key, (holding.stored, since));
+            }
+        }
+        // After what was found: a part that lies in another store than it did stays the node's.
+        for (part, store) in lost {
+            self.unplace((name, &store), &part);
+        }
+    }
+
+    /// A node has what the log knows, in this store.
+    fn found(&mut self, (name, store): (&str, &str), part: &Part, proof: Proof, is_known: bool) {
+        if is_known {
+            self.place((name, store), part, room(&proof));
+            return;
+        }
+        // The log had given it up: its word is not enough.
+        let user = Self::worker_of(part.owner);
+        let work = Self::check_in(part, store);
+        let why = Why::Check(part.clone(), proof);
+        self.work_in((name, store), why, (user, user), work);
+    }
+
+    /// What was on its way between stores goes on: the node has done it, does it still, or begins anew.
+    fn go_on_moving(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let present: BTreeSet<String> = node.present().map(|level| level.name.clone()).collect();
+        let is_possible = |m: &Moving| present.contains(&m.from) && present.contains(&m.to);
+        node.moving.retain(|_, moving| is_possible(moving));
+        let parts: Vec<Part> = node.moving.keys().cloned().collect();
+        for part in parts {
+            match self.proof_of(&part) {
+                Some(_) => self.order_move(name, &part),
+                None => self.moved(name, &part),
+            }
+        }
+    }
+
+    pub(crate) fn proof_of(&self, part: &Part) -> Option<Proof> {
+        let version = self.version(&VersionId::of(part))?;
+        if matches!(version.state, VersionState::Failed(_)) {
+            return None;
+        }
+        version.parts.get(&part.part).cloned()
+    }
+
+    /// What a running job's nodes lend each other is seen to: this one may have begun anew.
+    fn advance_running(&mut self, id: Job) {
+        if self
+            .jobs
+            .get(&id)
+            .is_some_and(|j| j.phase == Phase::Running)
+        {
+            self.advance(id);
+        }
+    }
+
+    /// A node does not answer any more. What it has is still its own, and counts again when it is back.
+    pub(crate) fn closed(&mut self, name: &str) {
+        self.unshare(Some(name));
+        self.cut_off(name);
+    }
+
+    fn cut_off(&mut self, name: &str) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        if node.is_up {
+            node.since = now;
+        }
+        *node = Node {
+            is_up: false,
+            ports: Default::default(),
+            ..std::mem::take(node)
+        };
+        let gone = |o: &crate::state::Ordered| o.node == name;
+        let orders = self.orders.iter().filter(|(_, o)| gone(o));
+        let orders: Vec<u64> = orders.map(|(id, _)| *id).collect();
+        for id in orders {
+            let text = format!("node {name} does not answer any more");
+            self.unreported(id, &Refusal::new(Code::Lost, text));
+        }
+    }
+}

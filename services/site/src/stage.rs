@@ -1,0 +1,659 @@
+//! The way of a job: in each phase, what must be there on its nodes is compared with what is, and what is missing is ordered. When
+//! nothing is missing, the phase is over.
+
+use crate::lift::{For, Space};
+use crate::state::{JobState, Node, Phase, Reads, Site, Step, VersionId, VersionState, Why, room};
+use std::path::Path;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Held, Job, Order, Origin, Owner, Part, Peer, Proof, Said, Work};
+use tarn_types::hash::Hash;
+use tarn_types::units::{Nanos, SECOND};
+
+/// Transfers at a time from one node to others, for one job.
+const MAX_FROM_ONE: usize = 2;
+/// How long a node is waited for that does not answer.
+const TIMEOUT: Nanos = 60 * SECOND;
+
+/// What a look at a job has found.
+pub(crate) enum Look {
+    /// Something is under way, or was ordered.
+    Busy,
+    /// Nothing is missing.
+    Whole,
+    /// It cannot be done.
+    Never(Refusal),
+}
+
+impl Site {
+    /// Looks at a job again, after something has happened that may concern it.
+    pub(crate) fn advance(&mut self, id: Job) {
+        let Some(job) = self.jobs.get(&id).cloned() else {
+            return;
+        };
+        let look = match job.phase {
+            Phase::Waiting if job.is_bringing => self.bring_ahead(id, &job),
+            Phase::Staging => self.stage(id, &job),
+            Phase::Publishing => self.publish(id, &job),
+            Phase::Sending => self.send(id, &job),
+            Phase::Leaving => self.leave(id, &job),
+            Phase::Running => {
+                // Nobody waits for it.
+                self.share(id, &job);
+                return;
+            }
+            _ => return,
+        };
+        match look {
+            Look::Busy => {}
+            Look::Whole if job.phase == Phase::Waiting => {
+                self.brought(id, "what it reads is there")
+            }
+            Look::Whole => self.next(id),
+            Look::Never(why) => self.stage_failed(id, why),
+        }
+    }
+
+    /// A job has no nodes yet, and Slurm waits for its data: where it is expected, what it reads is brought as far as it can be had now, so that
+    /// its nodes need not wait (Weiland 2018, section 2.2). The rest is the gate's.
+    fn bring_ahead(&mut self, id: Job, job: &JobState) -> Look {
+        if let Some(node) = job.ahead.iter().find(|node| !self.is_up(node)) {
+            let text = format!("node {node} does not answer any more");
+            return Look::Never(Refusal::new(Code::Lost, text));
+        }
+        let expected = JobState {
+            nodes: job.ahead.clone(),
+            ..job.clone()
+        };
+        let mut is_whole = true;
+        for reads in &job.reads {
+            let version = self.version(&reads.version);
+            if !version.is_some_and(Self::is_there) {
+                continue;
+            }
+            match self.bring(id, &expected, reads) {
+                Look::Whole => {}
+                Look::Busy => is_whole = false,
+                never => return never,
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// As much as could be is brought to where a job is expected.
+    fn brought(&mut self, id: Job, how: &str) {
+        let now = self.now;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.is_bringing = false;
+            job.tries.clear();
+            let nodes = job.ahead.join(", ");
+            job.note(now, format!("it is expected on {nodes}: {how}"));
+        }
+        self.answer_stage(id, Ok(Said::Done));
+    }
+
+    /// A phase is over, and who waits for it is told.
+    fn next(&mut self, id: Job) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.waits = None;
+        job.tries.clear();
+        let (phase, what) = match job.phase {
+            Phase::Staging => (Phase::Running, "all that it reads is on its nodes"),
+            Phase::Publishing => (Phase::Published, "what it wrote is published"),
+            Phase::Sending => (Phase::Sent, "what goes out is there"),
+            _ => (Phase::Ended, "its folders are removed"),
+        };
+        job.phase = phase;
+        job.note(now, what);
+        if job.is_leaving && phase != Phase::Ended {
+            self.go_on_leaving(id);
+            return;
+        }
+        let said = match phase {
+            Phase::Published => self.advise_readers(id),
+            _ => Said::Done,
+        };
+        self.answer_stage(id, Ok(said));
+        match phase {
+            Phase::Published => self.jobs_that_wait(),
+            Phase::Ended => self.ended(id),
+            _ => {}
+        }
+    }
+
+    /// What is rescued of a job that ends before its time goes out, then the job leaves.
+    pub(crate) fn go_on_leaving(&mut self, id: Job) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.phase = match job.phase {
+                Phase::Published => Phase::Sending,
+                _ => Phase::Leaving,
+            };
+            job.done.clear();
+        }
+        self.advance(id);
+    }
+
+    /// Looks again at all jobs whose stage somebody waits for.
+    pub(crate) fn jobs_that_wait(&mut self) {
+        let leaving = self
+            .jobs
+            .iter()
+            .filter(|(_, j)| j.is_leaving && j.phase != Phase::Ended);
+        let mut jobs: Vec<Job> = leaving.map(|(id, _)| *id).collect();
+        jobs.extend(self.waiting.keys());
+        for job in jobs {
+            self.advance(job);
+        }
+    }
+
+    /// A stage has failed, and Slurm is told; a later one begins where this was.
+    pub(crate) fn stage_failed(&mut self, id: Job, why: Refusal) {
+        let now = self.now;
+        let is_ahead = |job: &JobState| job.phase == Phase::Waiting && job.is_bringing;
+        if self.jobs.get(&id).is_some_and(is_ahead) {
+            // On the nodes that it gets it may be otherwise.
+            self.brought(id, &why.text);
+            return;
+        }
+        let is_staging = |job: &JobState| job.phase == Phase::Staging;
+        if self.jobs.get(&id).is_some_and(is_staging) {
+            // Slurm takes its nodes back.
+            self.count_nodes(id);
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.waits = Some(why.text.clone());
+            job.note(now, why.text.clone());
+            job.tries.clear();
+            match job.phase {
+                Phase::Staging => {
+                    job.phase = Phase::Waiting;
+                    // Meanwhile what it was to see may be moved.
+                    job.done.retain(|(_, step)| *step != Step::Admit);
+                }
+                // What cannot be rescued does not hold its nodes.
+                phase if job.is_leaving && phase < Phase::Leaving => {
+                    job.phase = Phase::Leaving;
+                    job.done.clear();
+                    self.advance(id);
+                    return;
+                }
+                _ => {}
+            }
+        }
+        self.answer_stage(id, Err(why));
+    }
+
+    pub(crate) fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
+        let mut orders = self.orders.of(step);
+        orders.any(|o| o.node == node && matches!(&o.why, Why::Job(job, ..) if *job == id))
+    }
+
+    pub(crate) fn is_done(job: &JobState, node: &str, step: &Step) -> bool {
+        job.done.contains(&(node.to_owned(), step.clone()))
+    }
+
+    /// Orders something once on a node. Whether it is done.
+    pub(crate) fn once(
+        &mut self,
+        id: Job,
+        job: &JobState,
+        node: &str,
+        step: Step,
+        order: Order,
+    ) -> bool {
+        if Self::is_done(job, node, &step) {
+            return true;
+        }
+        if self.is_up(node) && !self.is_under_way(id, node, &step) {
+            self.order(node, Why::Job(id, step, None), order);
+        }
+        false
+    }
+
+    pub(crate) fn is_up(&self, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|n| n.is_up)
+    }
+
+    /// A node that does not answer is waited for, but not for ever.
+    pub(crate) fn wait_for(&mut self, id: Job, node: &str) -> Result<(), Look> {
+        let known = self.nodes.entry(node.to_owned());
+        let since = self.now;
+        let known = known.or_insert_with(|| Node {
+            since,
+            ..Node::default()
+        });
+        if known.is_up {
+            return Ok(());
+        }
+        let began = self.jobs.get(&id).and_then(|job| job.began);
+        let (since, timeout) = match self.config.wake {
+            Some(wake) => (known.since.max(began.unwrap_or(0)), wake),
+            None => (known.since, TIMEOUT),
+        };
+        let text =
+            format!("tarnd of node {node} does not answer: is `tarnd --site` running there?");
+        if self.now.saturating_sub(since) >= timeout {
+            return Err(Look::Never(Refusal::new(Code::Lost, text)));
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.waits = Some(text);
+        }
+        Err(Look::Busy)
+    }
+
+    fn stage(&mut self, id: Job, job: &JobState) -> Look {
+        for node in &job.nodes {
+            if let Err(look) = self.wait_for(id, node) {
+                return look;
+            }
+        }
+        // A job whose result may not be put where it belongs does not begin.
+        let mut is_whole = self.check_dests(id, job);
+        for reads in &job.reads {
+            match self.bring(id, job, reads) {
+                Look::Whole => {}
+                Look::Busy => is_whole = false,
+                never => return never,
+            }
+        }
+        if !is_whole {
+            return Look::Busy;
+        }
+        for reads in job.reads.iter().filter(|r| !r.is_changed) {
+            is_whole &= self.view(id, job, reads);
+        }
+        if !self.has_promise(id)
+            && let Err(why) = self.check_quota(job)
+        {
+            return Look::Never(why);
+        }
+        for makes in &job.makes {
+            let parts = makes.from.as_ref().map(|v| self.parts_of(v));
+            let parts = parts.unwrap_or_default();
+            for node in job.writers(makes) {
+                let dataset = makes.version.dataset.clone();
+                let step = Step::Prepare(dataset.clone());
+                if Self::is_done(job, node, &step) {
+                    continue;
+                }
+                is_whole = false;
+                if self.is_under_way(id, node, &step) {
+                    continue;
+                }
+                let what = (makes.version.owner, &*dataset);
+                match self.set_aside(node, what, For::maker(id, makes)) {
+                    Space::In(_) => {}
+                    Space::Soon => continue,
+                    Space::None(why) => return Look::Never(why),
+                }
+                let work = Work::Prepare {
+                    store: self.written_in(id, node, &dataset),
+                    job: id,
+                    dataset,
+                    hashes: self.hashes_of(&parts),
+                    parts: parts.clone(),
+                    memory: self.memory_for(job, node, &makes.version),
+                };
+                let order = do_as(job, work);
+                self.once(id, job, node, step, order);
+            }
+        }
+        if !is_whole {
+            return Look::Busy;
+        }
+        match self.lend(id, job) {
+            Look::Whole => {}
+            look => return look,
+        }
+        match self.share(id, job) {
+            Look::Whole => {}
+            look => return look,
+        }
+        for (at, node) in job.nodes.iter().enumerate() {
+            let order = Order::Admit {
+                job: id,
+                user: job.user,
+                mounts: self.mounts(id, job, at),
+            };
+            is_whole &= self.once(id, job, node, Step::Admit, order);
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// Room for what a job writes, or for a partition of it, on a node, once.
+    pub(crate) fn set_aside(&mut self, node: &str, what: (Owner, &str), whom: For<'_>) -> Space {
+        let known = self.nodes.get(node);
+        let key = (whom.job, what.1.to_owned());
+        if let Some((store, _)) = known.and_then(|node| node.written.get(&key)) {
+            return Space::In(store.clone());
+        }
+        let space = self.make_room(node, whom.size, whom);
+        if let Space::In(store) = &space {
+            self.promise(whom.job, what, (node, store.clone()), whom.size);
+        }
+        space
+    }
+
+    /// The store in which a job writes a dataset, or has a partition.
+    pub(crate) fn written_in(&self, id: Job, node: &str, name: &str) -> String {
+        let key = (id, name.to_owned());
+        let written = self.nodes.get(node).and_then(|node| node.written.get(&key));
+        written.map_or_else(String::new, |(store, _)| store.clone())
+    }
+
+    pub(crate) fn parts_of(&self, version: &VersionId) -> Vec<Part> {
+        let known = self.version(version);
+        let parts = known.into_iter().flat_map(|v| v.parts.keys());
+        parts.map(|part| version.part(*part)).collect()
+    }
+
+    /// What each of these holds, as it was published.
+    pub(crate) fn hashes_of(&self, parts: &[Part]) -> Vec<Hash> {
+        let of = |part: &Part| {
+            let known = self.version(&VersionId::of(part))?;
+            known.parts.get(&part.part).map(|proof| proof.hash)
+        };
+        parts.iter().filter_map(of).collect()
+    }
+
+    /// Sees to it that a version is on all nodes that read it.
+    fn bring(&mut self, id: Job, job: &JobState, reads: &Reads) -> Look {
+        if let Err(why) = self.check_grant(job, reads) {
+            return Look::Never(why);
+        }
+        let Some(version) = self.version(&reads.version).cloned() else {
+            let text = format!(
+                "version {} of `{}` was removed",
+                reads.version.version, reads.version.dataset
+            );
+            return Look::Never(Refusal::new(Code::NotFound, text));
+        };
+        match &version.state {
+            VersionState::Failed(why) => {
+                let text = format!("`{}` was not made: {why}", reads.name);
+                return Look::Never(Refusal::new(Code::Dependency, text));
+            }
+            VersionState::Promised => {
+                let maker = version.maker.and_then(|m| self.jobs.get(&m));
+                let publishes = maker.is_some_and(|m| m.phase == Phase::Publishing);
+                if publishes {
+                    return Look::Busy;
+                }
+                let maker = version.maker.map_or(String::new(), |m| m.to_string());
+                let text = format!(
+                    "`{}` is not made yet: job {maker} makes it, and this one was not to wait for it; submit it with --dependency=afterok:{maker},afterburstbuffer:{maker}",
+                    reads.version.dataset,
+                );
+                return Look::Never(Refusal::new(Code::Dependency, text));
+            }
+            VersionState::There => {}
+        }
+        let mut parts: Vec<(Part, Option<Proof>)> = version
+            .parts
+            .iter()
+            .map(|(part, proof)| (reads.version.part(*part), Some(proof.clone())))
+            .collect();
+        if let Some(source) = &version.source {
+            if parts.is_empty() {
+                parts.push((reads.version.part(version.content), None));
+            } else if !self.is_unchanged(id, job, reads, source) {
+                return Look::Busy;
+            }
+        }
+        let mut is_whole = true;
+        let source = version.source.as_deref();
+        let whom = For {
+            job: id,
+            tier: reads.tier.as_deref(),
+            size: reads.size,
+        };
+        for node in job.readers(reads) {
+            let mut is_here = true;
+            for (part, proof) in &parts {
+                let about = (part, proof.as_ref(), source);
+                match self.bring_part(whom, job, node, about) {
+                    Look::Whole => {}
+                    Look::Busy => is_here = false,
+                    never => return never,
+                }
+            }
+            is_whole &= is_here;
+            if is_here {
+                match self.lift(id, job, node, reads) {
+                    Look::Whole => {}
+                    Look::Busy => is_whole = false,
+                    never => return never,
+                }
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+
+    /// Whether a source was found to be what was read of it, since this job has nodes. Somebody who has it looks.
+    fn is_unchanged(&mut self, id: Job, job: &JobState, reads: &Reads, source: &Path) -> bool {
+        let step = reads.version.look();
+        if job.done.iter().any(|(_, done)| *done == step) {
+            return true;
+        }
+        let looks = |why: &Why| matches!(why, Why::Job(job, ..) if *job == id);
+        if self.orders.of(&step).any(|o| looks(&o.why)) {
+            return false;
+        }
+        let known = self.version(&reads.version);
+        let known = known.and_then(|v| v.parts.get_key_value(&v.content));
+        let Some((number, proof)) = known.map(|(number, proof)| (*number, proof.clone())) else {
+            return true;
+        };
+        let part = reads.version.part(number);
+        let mut have = self.nodes.iter().filter(|(_, n)| n.is_up && n.has(&part));
+        let Some(node) = have.next().map(|(name, _)| name.clone()) else {
+            // Nobody has it any more: it is read anew, and compared with what was published then.
+            return true;
+        };
+        let known = &self.nodes[&node];
+        if known.moving.contains_key(&part) {
+            return false;
+        }
+        let store = known.places_of(&part).next();
+        let work = Work::Fetch {
+            store: store.map_or_else(String::new, |level| level.name.clone()),
+            part,
+            from: Origin::Outside(source.to_owned()),
+            sealed: proof.sealed,
+            proof: Some(proof),
+        };
+        let rights = (Self::rights(reads.version.owner, job.user), job.group);
+        self.work(&node, Why::Job(id, step, None), rights, work);
+        false
+    }
+
+    /// A source is not what was read of it: its content is another part from now on. What was read goes, unless a job still has it.
+    pub(crate) fn source_changed(&mut self, id: Job, looked: &Step) -> Result<(), Refusal> {
+        let job = self.jobs.get(&id);
+        let reads = job.and_then(|j| j.reads.iter().find(|r| r.version.look() == *looked));
+        let Some(version) = reads.map(|r| r.version.clone()) else {
+            return Ok(());
+        };
+        let dataset = &version.dataset;
+        let has = |j: &JobState| {
+            (Phase::Staging..Phase::Ended).contains(&j.phase)
+                && j.reads.iter().any(|r| r.version == version)
+        };
+        let mut others = self
+            .jobs
+            .iter()
+            .filter(|(other, j)| **other != id && has(j));
+        if let Some((other, _)) = others.next() {
+            let text = format!(
+                "the source of `{dataset}` has changed, and job {other} works with what it was: wait until that has ended"
+            );
+            return Err(Refusal::new(Code::Changed, text));
+        }
+        for part in self.parts_of(&version) {
+            self.remove_everywhere(&part);
+        }
+        if let Some(version) = self.version_mut(&version) {
+            version.parts.clear();
+            version.content += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bring_part(
+        &mut self,
+        whom: For<'_>,
+        job: &JobState,
+        node: &str,
+        (part, proof, source): (&Part, Option<&Proof>, Option<&Path>),
+    ) -> Look {
+        if self.nodes.get(node).is_some_and(|n| n.has(part)) {
+            return Look::Whole;
+        }
+        let step = Step::Fetch(part.clone());
+        if self.is_fetched(node, part) {
+            return Look::Busy;
+        }
+        let id = whom.job;
+        let space = self.make_room(node, proof.map_or(whom.size, room), whom);
+        let store = match space {
+            Space::In(store) => store,
+            Space::Soon => return Look::Busy,
+            Space::None(why) => return Look::Never(why),
+        };
+        let place = (node, &store[..]);
+        let user = Self::rights(part.owner, job.user);
+        let rights = (user, job.group);
+        let have = |n: &Node| n.is_up && n.has_still(part);
+        let sources: Vec<String> = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| have(n))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let load = |site: &Self, name: &str| {
+            let from = |why: &Why| matches!(why, Why::Job(_, _, Some((n, _))) if n == name);
+            site.orders.values().filter(|o| from(&o.why)).count()
+        };
+        let best = sources.iter().min_by_key(|name| load(self, name)).cloned();
+        let sealed = self.is_sealed(&VersionId::of(part));
+        let fetch = |from| Work::Fetch {
+            part: part.clone(),
+            from,
+            proof: proof.cloned(),
+            sealed,
+            store: store.clone(),
+        };
+        match (best, source) {
+            (Some(peer), _) => {
+                if load(self, &peer) >= MAX_FROM_ONE {
+                    return Look::Busy;
+                }
+                let port = self.nodes.get(&peer).and_then(|n| n.ports.get(&user));
+                let Some(port) = port.copied() else {
+                    self.ask_port(&peer, rights);
+                    return Look::Busy;
+                };
+                let from = Origin::Peer(Peer {
+                    node: peer.clone(),
+                    host: peer.clone(),
+                    port,
+                });
+                let why = Why::Job(id, step, Some((peer, user)));
+                self.work_in(place, why, rights, fetch(from));
+                Look::Busy
+            }
+            // Whoever has it moves it just now.
+            (None, _) if self.is_moving(part) => Look::Busy,
+            // What several nodes lack is read outside once.
+            (None, Some(_)) if self.is_fetched_anywhere(part) => Look::Busy,
+            (None, Some(path)) => {
+                let from = Origin::Outside(path.to_owned());
+                self.work_in(place, Why::Job(id, step, None), rights, fetch(from));
+                Look::Busy
+            }
+            (None, None) => {
+                let text = format!(
+                    "{part} is on no node that answers; make it again, or wait until the nodes that have it are back: {}",
+                    self.last_seen(part)
+                );
+                Look::Never(Refusal::new(Code::Lost, text))
+            }
+        }
+    }
+
+    fn is_fetched(&self, node: &str, part: &Part) -> bool {
+        let mut fetches = self.orders.of(&Step::Fetch(part.clone()));
+        fetches.any(|o| o.node == node)
+    }
+
+    /// Whether a node that answers has a part that goes from one store of it to another.
+    fn is_moving(&self, part: &Part) -> bool {
+        let moves = |n: &Node| n.is_up && n.has(part) && n.moving.contains_key(part);
+        self.nodes.values().any(moves)
+    }
+
+    pub(crate) fn is_fetched_anywhere(&self, part: &Part) -> bool {
+        self.orders.of(&Step::Fetch(part.clone())).next().is_some()
+    }
+
+    pub(crate) fn ask_port(&mut self, node: &str, (user, group): (u32, u32)) {
+        let is_asked = self
+            .orders
+            .values()
+            .any(|o| o.node == node && o.why == Why::Port(user));
+        if !is_asked {
+            self.order(node, Why::Port(user), Order::Serve { user, group });
+        }
+    }
+
+    pub(crate) fn last_seen(&self, part: &Part) -> String {
+        let have = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| n.parts.contains_key(part));
+        let names: Vec<&str> = have.map(|(name, _)| name.as_str()).collect();
+        match names.is_empty() {
+            true => "none is known".into(),
+            false => names.join(", "),
+        }
+    }
+
+    /// The job's folders go, and its tasks are let in no more.
+    fn leave(&mut self, id: Job, job: &JobState) -> Look {
+        let mut is_whole = true;
+        let mut owners: Vec<u32> = vec![job.user];
+        owners.extend(
+            job.reads
+                .iter()
+                .map(|r| Self::rights(r.version.owner, job.user)),
+        );
+        owners.sort_unstable();
+        owners.dedup();
+        for node in &job.nodes {
+            // What a node that is gone has of it, it tells when it is back.
+            if !self.is_up(node) {
+                continue;
+            }
+            is_whole &= self.once(id, job, node, Step::Dismiss, Order::Dismiss(id));
+            for user in &owners {
+                let order = Order::Do {
+                    user: *user,
+                    group: job.group,
+                    work: Box::new(Work::Remove(vec![Held::Job(id)])),
+                };
+                is_whole &= self.once(id, job, node, Step::Clear(*user), order);
+            }
+        }
+        if is_whole { Look::Whole } else { Look::Busy }
+    }
+}
+
+pub(crate) fn do_as(job: &JobState, work: Work) -> Order {
+    Order::Do {
+        user: job.user,
+        group: job.group,
+        work: Box::new(work),
+    }
+}

@@ -1,0 +1,205 @@
+//! What owners use: what a site would charge by. docs/guide/on-a-site.md, "Usage".
+
+use crate::state::Site;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tarn_proto::site::{Job, Owner, Part, UsageInfo};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// Days, of UTC, of which each owner's use is known one by one; what was before is one sum.
+const MAX_DAYS: usize = 400;
+const DAY: Nanos = 24 * 3600 * SECOND;
+const MIB: u128 = 1 << 20;
+
+/// What was used in some time.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    /// Bytes times nanoseconds.
+    byte_nanos: u128,
+    /// Nodes times nanoseconds.
+    node_nanos: u128,
+    pub(crate) read_outside: u64,
+    pub(crate) written_outside: u64,
+    pub(crate) between_nodes: u64,
+}
+
+/// What one owner has used.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Meter {
+    /// Bytes on tiers now.
+    stored: u64,
+    since: Time,
+    days: BTreeMap<u64, Counts>,
+    earlier: Counts,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.byte_nanos += other.byte_nanos;
+        self.node_nanos += other.node_nanos;
+        self.read_outside += other.read_outside;
+        self.written_outside += other.written_outside;
+        self.between_nodes += other.between_nodes;
+    }
+}
+
+impl Meter {
+    fn day(&mut self, day: u64) -> &mut Counts {
+        if self.days.len() >= MAX_DAYS
+            && !self.days.contains_key(&day)
+            && let Some((_, oldest)) = self.days.pop_first()
+        {
+            self.earlier.add(&oldest);
+        }
+        self.days.entry(day).or_default()
+    }
+
+    /// So many of something, over some time.
+    fn spread(&mut self, (from, to): (Time, Time), times: u64, of: fn(&mut Counts) -> &mut u128) {
+        let mut at = from;
+        while times > 0 && at < to {
+            let end = (at / DAY + 1).saturating_mul(DAY).min(to);
+            *of(self.day(at / DAY)) += u128::from(end - at) * u128::from(times);
+            at = end;
+        }
+    }
+
+    fn advance(&mut self, now: Time) {
+        self.spread((self.since, now), self.stored, |c| &mut c.byte_nanos);
+        self.since = now;
+    }
+
+    /// What was used since the beginning of the day of this time.
+    fn sum(&self, since: Time) -> Counts {
+        let mut sum = match since {
+            0 => self.earlier.clone(),
+            _ => Counts::default(),
+        };
+        for (_, day) in self.days.range(since / DAY..) {
+            sum.add(day);
+        }
+        sum
+    }
+}
+
+impl Site {
+    fn meter(&mut self, owner: Owner) -> &mut Meter {
+        let now = self.now;
+        let meter = self.meters.entry(owner).or_default();
+        meter.advance(now);
+        meter
+    }
+
+    /// Counts what was just moved for a job: for its user, and for its group.
+    pub(crate) fn count_moved(&mut self, id: Job, what: impl Fn(&mut Counts)) {
+        let today = self.now / DAY;
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        for owner in [job.owner, Owner::Project(job.group)] {
+            what(self.meter(owner).day(today));
+        }
+    }
+
+    /// A job's nodes are not its any more: their time is its user's, and its group's.
+    pub(crate) fn count_nodes(&mut self, id: Job) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let Some(began) = job.began.take() else {
+            return;
+        };
+        let nodes = job.nodes.len() as u64;
+        let (owner, lent) = (job.owner, job.lent_bytes().saturating_mul(nodes));
+        for owner in [job.owner, Owner::Project(job.group)] {
+            let meter = self.meter(owner);
+            meter.spread((began, now), nodes, |c| &mut c.node_nanos);
+        }
+        let meter = self.meter(owner);
+        meter.spread((began, now), lent, |c| &mut c.byte_nanos);
+    }
+
+    /// Bytes that an owner has on all nodes, and was promised.
+    pub(crate) fn held_by(&self, owner: Owner) -> u64 {
+        let stored = self.meters.get(&owner).map_or(0, |m| m.stored);
+        let promised = self.nodes.values().flat_map(|n| &n.promised);
+        let promised = promised.filter(|((_, whose), _)| *whose == owner);
+        promised.fold(stored, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// A node has a part now, in this store. In how many of the node's stores a part lies is nothing to its owner.
+    pub(crate) fn place(&mut self, (node, store): (&str, &str), part: &Part, bytes: u64) {
+        let Some(there) = self.nodes.get_mut(node) else {
+            return;
+        };
+        let places = there.places.entry(part.clone()).or_default();
+        places.insert(store.to_owned());
+        let before = there.parts.insert(part.clone(), bytes).unwrap_or(0);
+        let meter = self.meter(part.owner);
+        meter.stored = (meter.stored - before.min(meter.stored)).saturating_add(bytes);
+    }
+
+    /// A store of a node has it no more.
+    pub(crate) fn unplace(&mut self, (name, store): (&str, &str), part: &Part) {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
+        let is_last = node.places.get_mut(part).is_none_or(|places| {
+            places.remove(store);
+            places.is_empty()
+        });
+        if is_last {
+            self.displace(name, part);
+        }
+    }
+
+    /// A node has it no more.
+    pub(crate) fn displace(&mut self, node: &str, part: &Part) {
+        let Some(node) = self.nodes.get_mut(node) else {
+            return;
+        };
+        node.places.remove(part);
+        let Some(bytes) = node.parts.remove(part) else {
+            return;
+        };
+        let meter = self.meter(part.owner);
+        meter.stored = meter.stored.saturating_sub(bytes);
+    }
+
+    /// All that these have used since the beginning of a day, jobs that have nodes now included.
+    pub(crate) fn usage(&self, since: Time, may_see: impl Fn(Owner) -> bool) -> Vec<UsageInfo> {
+        let seen = self.meters.iter().filter(|(owner, _)| may_see(**owner));
+        let mut meters: BTreeMap<Owner, Meter> = seen.map(|(o, m)| (*o, m.clone())).collect();
+        for job in self.jobs.values() {
+            let Some(began) = job.began else { continue };
+            for owner in [job.owner, Owner::Project(job.group)] {
+                if may_see(owner) {
+                    let meter = meters.entry(owner).or_default();
+                    let nodes = job.nodes.len() as u64;
+                    meter.spread((began, self.now), nodes, |c| &mut c.node_nanos);
+                }
+            }
+            if may_see(job.owner) {
+                let lent = job.lent_bytes().saturating_mul(job.nodes.len() as u64);
+                let meter = meters.entry(job.owner).or_default();
+                meter.spread((began, self.now), lent, |c| &mut c.byte_nanos);
+            }
+        }
+        let mut infos = Vec::with_capacity(meters.len());
+        for (owner, mut meter) in meters {
+            meter.advance(self.now);
+            let sum = meter.sum(since);
+            let whole = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+            infos.push(UsageInfo {
+                owner,
+                node_seconds: whole(sum.node_nanos / u128::from(SECOND)),
+                mib_seconds: whole(sum.byte_nanos / MIB / u128::from(SECOND)),
+                read_outside: sum.read_outside,
+                written_outside: sum.written_outside,
+                between_nodes: sum.between_nodes,
+            });
+        }
+        infos
+    }
+}

@@ -1,0 +1,697 @@
+//! Data that outlives jobs: projects, grants, leases, quotas, what is used.
+
+mod verify;
+
+use crate::world::*;
+use tarn_proto::local::Code;
+use tarn_proto::site::*;
+use tarn_site::Config;
+use tarn_types::units::{SECOND, Time};
+use tarn_types::workflow::Distribution::{Scatter, Single};
+use tarn_types::workflow::{Dataset, Keep, Role};
+
+const DAY: u64 = 24 * 3600;
+
+/// A job's script of a user.
+fn by(user: Uid, workflow: &str, data: Vec<(Role, Dataset)>) -> Submitted {
+    let data = data.into_iter().map(|(role, d)| (role, Single, d));
+    let owners = [
+        ("alice", Owner::User(ALICE)),
+        ("bob", Owner::User(BOB)),
+        ("@climate", Owner::Project(PROJECT)),
+    ];
+    Submitted {
+        user,
+        group: user,
+        groups: groups(user),
+        owners: owners.map(|(name, who)| (name.to_owned(), who)).into(),
+        ..script(workflow, 1, data.collect())
+    }
+}
+
+/// What a script calls `name`.
+fn of(name: &str, named: &str) -> Dataset {
+    let mut data = dataset(name);
+    data.of = Some(named.parse().expect("a name"));
+    data
+}
+
+fn forcing() -> Dataset {
+    of("forcing", "@climate/forcing")
+}
+
+fn said(world: &mut World, user: Uid, ask: Ask) -> Said {
+    let token = world.ask_as(user, false, ask);
+    world.settle();
+    world.answers.remove(&token).expect("an answer")
+}
+
+fn grant(to: Owner, may: bool) -> Ask {
+    Ask::Grant {
+        owner: Owner::User(ALICE),
+        workflow: "w".into(),
+        dataset: "x".into(),
+        to,
+        may,
+    }
+}
+
+fn setup(world: &mut World, job: Job, script: Submitted) -> Said {
+    world.staged(job, Stage::Setup(Box::new(script)))
+}
+
+fn over(world: &mut World, job: Job) {
+    let stage = Stage::Teardown { hurry: false };
+    assert_eq!(world.staged(job, stage), Said::Done);
+}
+
+/// Alice has made `w/x` on n1.
+fn with_x(nodes: usize) -> World {
+    let mut world = World::new(nodes, Config::default());
+    let makes = by(ALICE, "w", vec![(Role::Out, dataset("x"))]);
+    world.whole(1, makes, &["n1"]);
+    world
+}
+
+#[test]
+fn what_was_granted_is_read_where_it_lies_and_by_its_owners_rights() {
+    let mut world = with_x(2);
+    assert_eq!(
+        said(&mut world, ALICE, grant(Owner::User(BOB), true)),
+        Said::Done
+    );
+    let read = || by(BOB, "mine", vec![(Role::In, of("grid", "alice/w/x"))]);
+    assert_eq!(setup(&mut world, 2, read()), Said::Done);
+    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
+    let mounts = &world.nodes["n1"].admitted[&2];
+    assert_eq!(mounts.len(), 1);
+    assert_eq!(
+        (&*mounts[0].dataset, mounts[0].owner, mounts[0].writable),
+        ("grid", Owner::User(ALICE), false)
+    );
+    assert_eq!(
+        mounts[0].path.to_str(),
+        Some("u1000/d/w/x/1/0/tree"),
+        "one copy for both"
+    );
+    over(&mut world, 2);
+    // On another node it is fetched once, with the rights of who owns it.
+    assert_eq!(setup(&mut world, 3, read()), Said::Done);
+    let token = world.stage(3, Stage::PreRun(vec!["n2".into()]));
+    while let Some((node, number, order)) = (!world.queue.is_empty()).then(|| world.queue.remove(0))
+    {
+        match &order {
+            Order::Do { user, work, .. } => {
+                assert!(matches!(**work, Work::Fetch { .. }));
+                assert_eq!(*user, ALICE);
+            }
+            Order::Serve { user, .. } => assert_eq!(*user, ALICE),
+            Order::Admit { user, .. } => assert_eq!(*user, BOB),
+            _ => {}
+        }
+        world.perform(&node, number, order);
+    }
+    assert_eq!(world.answers.get(&token), Some(&Said::Done));
+    assert_eq!(world.parts_on("n2"), ["x/1.0"]);
+    over(&mut world, 3);
+    // By a group too.
+    assert_eq!(
+        said(&mut world, ALICE, grant(Owner::User(BOB), false)),
+        Said::Done
+    );
+    assert_eq!(
+        refused(&setup(&mut world, 4, read())).code,
+        Code::Denied,
+        "revoked"
+    );
+    assert_eq!(
+        said(&mut world, ALICE, grant(Owner::Project(PROJECT), true)),
+        Said::Done
+    );
+    assert_eq!(setup(&mut world, 5, read()), Said::Done);
+    world.check_replay(Config::default());
+}
+
+#[test]
+fn what_is_revoked_is_refused_to_jobs_that_have_not_begun_and_may_be_removed() {
+    let mut world = with_x(1);
+    said(&mut world, ALICE, grant(Owner::User(BOB), true));
+    let read = || by(BOB, "mine", vec![(Role::In, of("x", "alice/w/x"))]);
+    for job in [2, 3] {
+        assert_eq!(setup(&mut world, job, read()), Said::Done);
+    }
+    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
+    said(&mut world, ALICE, grant(Owner::User(BOB), false));
+    // The one that runs has it, and keeps it from being removed; the other one does neither.
+    let remove = Ask::Remove {
+        owner: Owner::User(ALICE),
+        workflow: "w".into(),
+        dataset: Some("x".into()),
+        version: None,
+    };
+    let busy = said(&mut world, ALICE, remove.clone());
+    assert_eq!(refused(&busy).code, Code::Busy);
+    assert!(refused(&busy).text.contains("job 2:"), "{busy:?}");
+    let why = world.pre_run(3, &["n1"]);
+    assert_eq!(refused(&why).code, Code::Denied);
+    assert!(refused(&why).text.contains("revoked"), "{why:?}");
+    over(&mut world, 2);
+    assert_eq!(said(&mut world, ALICE, remove), Said::Done);
+    assert!(world.parts_on("n1").is_empty());
+}
+
+#[test]
+fn attack_nobody_reads_learns_of_or_changes_what_is_not_theirs() {
+    let mut world = with_x(1);
+    // What is there and what is not sound alike.
+    let mut texts = Vec::new();
+    for name in ["alice/w/x", "alice/w/nothing"] {
+        let why = setup(&mut world, 2, by(BOB, "m", vec![(Role::In, of("x", name))]));
+        assert_eq!(refused(&why).code, Code::Denied);
+        texts.push(refused(&why).text.replace(name, "NAME"));
+    }
+    assert_eq!(texts[0], texts[1]);
+    // Not by writing either, not even when it was granted.
+    said(&mut world, ALICE, grant(Owner::User(BOB), true));
+    for role in [Role::Out, Role::Inout] {
+        let why = setup(
+            &mut world,
+            2,
+            by(BOB, "m", vec![(role, of("x", "alice/w/x"))]),
+        );
+        assert_eq!(refused(&why).code, Code::Denied);
+    }
+    said(&mut world, ALICE, grant(Owner::User(BOB), false));
+    let (owner, workflow, dataset) = (Owner::User(ALICE), "w".to_owned(), "x".to_owned());
+    let asks = [
+        grant(Owner::User(BOB), true),
+        grant(Owner::User(CAROL), false),
+        Ask::Remove {
+            owner,
+            workflow: workflow.clone(),
+            dataset: None,
+            version: None,
+        },
+        Ask::Keep {
+            owner,
+            workflow: workflow.clone(),
+            dataset: dataset.clone(),
+            until: Time::MAX,
+        },
+        Ask::Release {
+            owner,
+            workflow: workflow.clone(),
+            dataset: dataset.clone(),
+        },
+    ];
+    for ask in asks {
+        for user in [BOB, CAROL] {
+            let why = said(&mut world, user, ask.clone());
+            assert_eq!(refused(&why).code, Code::Denied, "{ask:?}");
+        }
+    }
+    let which = Which {
+        owner: Some(owner),
+        workflow: Some(workflow),
+        dataset: Some(dataset),
+    };
+    let seen = |world: &World, user: Uid| match world.site.answer(
+        user,
+        &groups(user),
+        false,
+        &Ask::Find(which.clone()),
+    ) {
+        Some(Said::Datasets(seen)) => seen,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(seen(&world, BOB), []);
+    // Who may read it does not learn who else may, nor what others do with it.
+    said(&mut world, ALICE, grant(Owner::User(BOB), true));
+    said(&mut world, ALICE, grant(Owner::User(CAROL), true));
+    let read = by(CAROL, "c", vec![(Role::In, of("x", "alice/w/x"))]);
+    assert_eq!(setup(&mut world, 7, read), Said::Done);
+    let bobs = seen(&world, BOB);
+    assert_eq!((bobs[0].readers.len(), bobs[0].jobs.len()), (0, 0));
+    let alices = seen(&world, ALICE);
+    assert_eq!(
+        (alices[0].readers.len(), &alices[0].jobs[..]),
+        (2, &[7][..])
+    );
+    let usage = world.site.answer(BOB, &groups(BOB), false, &Ask::Usage(0));
+    let Some(Said::Usage(usage)) = usage else {
+        panic!("no usage");
+    };
+    assert!(usage.iter().all(|u| u.owner.is(BOB, &groups(BOB))));
+}
+
+#[test]
+fn a_projects_dataset_is_its_members_to_make_and_read_across_workflows() {
+    let mut world = World::new(2, Config::default());
+    world.whole(1, by(ALICE, "a", vec![(Role::Out, forcing())]), &["n1"]);
+    // It stays when workflows end, and is one copy a node for both.
+    let end = Ask::End {
+        user: ALICE,
+        workflow: "a".into(),
+    };
+    assert_eq!(said(&mut world, ALICE, end), Said::Done);
+    assert_eq!(world.parts_on("n1"), ["forcing/1.0"]);
+    let read = by(BOB, "b", vec![(Role::In, forcing())]);
+    assert_eq!(setup(&mut world, 2, read), Said::Done);
+    assert_eq!(world.pre_run(2, &["n1"]), Said::Done);
+    let mount = &world.nodes["n1"].admitted[&2][0];
+    assert_eq!(mount.owner, Owner::Project(PROJECT));
+    assert_eq!(mount.path.to_str(), Some("p500/d/named/forcing/1/0/tree"));
+    over(&mut world, 2);
+    // Bob makes the next version; what is in the making does not stop who reads.
+    let change = by(BOB, "b", vec![(Role::Inout, forcing())]);
+    assert_eq!(setup(&mut world, 3, change), Said::Done);
+    let read = by(ALICE, "c", vec![(Role::In, forcing())]);
+    assert_eq!(setup(&mut world, 4, read), Said::Done);
+    assert_eq!(world.pre_run(4, &["n2"]), Said::Done);
+    assert_eq!(world.parts_on("n2"), ["forcing/1.0"]);
+    over(&mut world, 4);
+    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    for stage in [
+        Stage::PostRun { ok: true },
+        Stage::DataOut,
+        Stage::Teardown { hurry: false },
+    ] {
+        assert_eq!(world.staged(3, stage), Said::Done);
+    }
+    assert_eq!(world.parts_on("n1"), ["forcing/1.0", "forcing/2.0"]);
+    // A week after the last use it goes, told of a day before; each node is told who is to remove it.
+    world.pass(6 * DAY + 60);
+    let told: Vec<_> = world.told.iter().map(|(owner, _)| *owner).collect();
+    assert_eq!(told, [Owner::Project(PROJECT); 2]);
+    world.pass(DAY);
+    assert!(world.parts_on("n1").is_empty() && world.parts_on("n2").is_empty());
+    world.check_replay(Config::default());
+}
+
+#[test]
+fn a_projects_encrypted_dataset_is_in_clear_in_the_memory_of_each_members_jobs() {
+    let mut world = World::new(2, Config::default());
+    let mut forcing = forcing();
+    forcing.encrypt = true;
+    forcing.size = Some(1 << 20);
+    let make = by(ALICE, "a", vec![(Role::Out, forcing.clone())]);
+    world.whole(1, make, &["n1"]);
+    // Bob's script need not say that it is encrypted; his own worker opens it, on whichever node.
+    forcing.encrypt = false;
+    let change = by(BOB, "b", vec![(Role::Inout, forcing.clone())]);
+    world.whole(2, change, &["n2"]);
+    assert_eq!(world.parts_on("n2"), ["forcing/1.0", "forcing/2.0"]);
+    for node in ["n1", "n2"] {
+        assert!(world.nodes[node].parts.values().all(|proof| proof.sealed));
+    }
+    let read = by(ALICE, "c", vec![(Role::In, forcing)]);
+    assert_eq!(setup(&mut world, 3, read), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    let mount = &world.nodes["n1"].admitted[&3][0];
+    assert_eq!(mount.owner, Owner::User(ALICE));
+    let path = format!("u{ALICE}/v/forcing");
+    assert_eq!(
+        (mount.in_memory, mount.path.to_str()),
+        (true, Some(&path[..]))
+    );
+    over(&mut world, 3);
+    world.check_replay(Config::default());
+}
+
+#[test]
+fn attack_a_projects_dataset_is_nothing_to_who_is_no_member() {
+    let mut world = World::new(1, Config::default());
+    world.whole(1, by(ALICE, "a", vec![(Role::Out, forcing())]), &["n1"]);
+    for role in [Role::In, Role::Out, Role::Inout] {
+        let why = setup(&mut world, 2, by(CAROL, "c", vec![(role, forcing())]));
+        assert_eq!(refused(&why).code, Code::Denied);
+    }
+    let (owner, workflow) = (Owner::Project(PROJECT), Owner::NO_WORKFLOW.to_owned());
+    let grant = Ask::Grant {
+        owner,
+        workflow: workflow.clone(),
+        dataset: "forcing".into(),
+        to: Owner::User(CAROL),
+        may: true,
+    };
+    let remove = Ask::Remove {
+        owner,
+        workflow,
+        dataset: None,
+        version: None,
+    };
+    for ask in [&grant, &remove] {
+        let why = said(&mut world, CAROL, ask.clone());
+        assert_eq!(refused(&why).code, Code::Denied);
+    }
+    // A member grants; then it is read, and still not written.
+    assert_eq!(said(&mut world, BOB, grant), Said::Done);
+    let read = by(CAROL, "c", vec![(Role::In, forcing())]);
+    assert_eq!(setup(&mut world, 3, read), Said::Done);
+    let why = setup(
+        &mut world,
+        4,
+        by(CAROL, "c", vec![(Role::Inout, forcing())]),
+    );
+    assert_eq!(refused(&why).code, Code::Denied);
+    // A group that nobody knows is none.
+    let strange = of("x", "@nobody/x");
+    let why = setup(&mut world, 5, by(CAROL, "c", vec![(Role::In, strange)]));
+    assert_eq!(refused(&why).code, Code::Invalid);
+}
+
+#[test]
+fn a_projects_source_is_one_whoever_names_it() {
+    let mut world = World::new(1, Config::default());
+    let from = |path: &str| {
+        let mut data = forcing();
+        data.source = Some(path.into());
+        data
+    };
+    world.whole(
+        1,
+        by(ALICE, "a", vec![(Role::In, from("/lustre/era5"))]),
+        &["n1"],
+    );
+    let why = setup(
+        &mut world,
+        2,
+        by(BOB, "b", vec![(Role::In, from("/home/bob/other"))]),
+    );
+    assert_eq!(refused(&why).code, Code::Invalid);
+    world.whole(
+        3,
+        by(BOB, "b", vec![(Role::In, from("/lustre/era5"))]),
+        &["n1"],
+    );
+    assert_eq!(world.read.len(), 1);
+    assert_eq!(world.parts_on("n1"), ["forcing/0.0"]);
+}
+
+#[test]
+fn what_a_job_has_made_of_a_source_is_not_taken_for_the_source() {
+    let mut world = World::new(1, Config::default());
+    let mut case = dataset("case");
+    case.source = Some("/lustre/case".into());
+    for job in [1, 2] {
+        let change = script("w", 1, vec![(Role::Inout, Single, case.clone())]);
+        world.whole(job, change, &["n1"]);
+    }
+    let read = script("w", 1, vec![(Role::In, Single, case)]);
+    assert_eq!(setup(&mut world, 3, read), Said::Done);
+    world.changes.insert("/lustre/case".into(), 1);
+    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    assert!(world.parts_on("n1").contains(&"case/2.0".to_owned()));
+    assert_eq!(
+        world.read[std::path::Path::new("/lustre/case")],
+        world.size,
+        "it was read once, for version 0"
+    );
+}
+
+#[test]
+fn what_a_job_has_made_of_a_source_makes_no_room_for_others() {
+    let mut world = World::new(1, Config::default());
+    world.capacity = 5 << 20;
+    world.size = 2 << 20;
+    world.open("n1");
+    let mut case = dataset("case");
+    case.source = Some("/lustre/case".into());
+    case.size = Some(2 << 20);
+    world.whole(
+        1,
+        script("w", 1, vec![(Role::Inout, Single, case)]),
+        &["n1"],
+    );
+    let mut made = dataset("made");
+    made.size = Some(2 << 20);
+    // What was read goes, what was made of it stays.
+    let makes = |workflow| script(workflow, 1, vec![(Role::Out, Single, made.clone())]);
+    world.whole(2, makes("v"), &["n1"]);
+    assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
+    assert_eq!(setup(&mut world, 3, makes("u")), Said::Done);
+    let said = world.pre_run(3, &["n1"]);
+    assert_eq!(refused(&said).code, Code::NoSpace);
+    assert_eq!(world.parts_on("n1"), ["made/1.0", "case/1.0"]);
+}
+
+#[test]
+fn ones_own_dataset_of_another_workflow_is_read_by_its_name() {
+    let mut world = with_x(1);
+    let read = by(ALICE, "other", vec![(Role::In, of("x", "w/x"))]);
+    world.whole(2, read, &["n1"]);
+    let missing = by(ALICE, "other", vec![(Role::In, of("y", "w/y"))]);
+    let why = setup(&mut world, 3, missing);
+    assert_eq!(refused(&why).code, Code::NotFound);
+}
+
+#[test]
+fn projects_have_quotas_of_their_own() {
+    let config = Config {
+        quota: 1 << 20,
+        project_quota: 3 << 20,
+        ..Config::default()
+    };
+    let mut world = World::new(1, config);
+    let sized = |mib: u64| {
+        let mut data = forcing();
+        data.size = Some(mib << 20);
+        data
+    };
+    // More than a user may have.
+    world.whole(1, by(ALICE, "a", vec![(Role::Out, sized(2))]), &["n1"]);
+    let why = setup(&mut world, 2, by(BOB, "b", vec![(Role::Inout, sized(3))]));
+    assert_eq!(refused(&why).code, Code::Quota);
+    assert!(refused(&why).text.contains("your project"), "{why:?}");
+    // What two jobs together want is too much: the second one learns it at its gate.
+    let mut second = of("second", "@climate/second");
+    second.size = Some(1 << 20);
+    let change = by(BOB, "b", vec![(Role::Inout, sized(1))]);
+    assert_eq!(setup(&mut world, 3, change), Said::Done);
+    let makes = by(BOB, "b", vec![(Role::Out, second)]);
+    assert_eq!(setup(&mut world, 4, makes), Said::Done);
+    assert_eq!(world.pre_run(3, &["n1"]), Said::Done);
+    let why = world.pre_run(4, &["n1"]);
+    assert_eq!(refused(&why).code, Code::Quota);
+}
+
+#[test]
+fn what_is_kept_is_released_and_ends_are_told_once() {
+    let mut world = World::new(1, Config::default());
+    let mut ever = dataset("ever");
+    ever.keep = Keep::Forever;
+    world.whole(1, by(ALICE, "w", vec![(Role::Out, ever)]), &["n1"]);
+    world.pass(30 * DAY);
+    assert_eq!(world.parts_on("n1"), ["ever/1.0"]);
+    assert!(world.told.is_empty());
+    let name = || (Owner::User(ALICE), "w".to_owned(), "ever".to_owned());
+    let (owner, workflow, dataset) = name();
+    let until = world.now + 3 * DAY * SECOND;
+    let keep = Ask::Keep {
+        owner,
+        workflow,
+        dataset,
+        until,
+    };
+    let (owner, workflow, dataset) = name();
+    let release = Ask::Release {
+        owner,
+        workflow,
+        dataset,
+    };
+    // Released and then kept three days more: it is told of when two are over.
+    let ending = |world: &World| match world.site.answer(ALICE, &[], false, &Ask::Datasets) {
+        Some(Said::Datasets(seen)) => seen.first().map(|d| d.ends_soon),
+        other => panic!("{other:?}"),
+    };
+    said(&mut world, ALICE, keep);
+    assert_eq!(said(&mut world, ALICE, release.clone()), Said::Done);
+    assert_eq!(ending(&world), Some(true));
+    let (owner, workflow, dataset) = name();
+    said(
+        &mut world,
+        ALICE,
+        Ask::Keep {
+            owner,
+            workflow,
+            dataset,
+            until,
+        },
+    );
+    assert_eq!(ending(&world), Some(false));
+    world.pass(2 * DAY + 60);
+    world.pass(60);
+    assert_eq!(world.told.len(), 1, "{:?}", world.told);
+    assert!(world.told[0].1.contains("tarn data keep"));
+    world.pass(DAY);
+    assert!(world.parts_on("n1").is_empty());
+    assert_eq!(world.told.len(), 2);
+}
+
+#[test]
+fn a_jobs_data_that_ends_soon_is_told_of_with_the_job() {
+    let config = Config {
+        lease: 2 * DAY * SECOND,
+        warning: 36 * 3600 * SECOND,
+        ..Config::default()
+    };
+    let mut world = World::new(1, config);
+    let ending = |world: &World| match world.site.answer(ALICE, &[], false, &Ask::Job(1)) {
+        Some(Said::Job(job)) => job.ending,
+        other => panic!("{other:?}"),
+    };
+    let makes = by(ALICE, "v", vec![(Role::Out, dataset("y"))]);
+    world.whole(1, makes, &["n1"]);
+    assert!(ending(&world).is_empty());
+    world.pass(13 * 3600);
+    let [text] = &ending(&world)[..] else {
+        panic!("{:?}", ending(&world));
+    };
+    assert!(text.contains("`v/y`") && text.contains("tarn data keep"));
+    // A job that reads it prolongs its lease, and while it does there is no reason for alarm.
+    let read = by(ALICE, "v", vec![(Role::In, dataset("y"))]);
+    assert_eq!(setup(&mut world, 2, read), Said::Done);
+    assert!(ending(&world).is_empty());
+    over(&mut world, 2);
+    assert!(ending(&world).is_empty());
+}
+
+#[test]
+fn use_is_counted_by_user_and_project_and_day() {
+    let mut world = World::new(2, Config::default());
+    world.now = 100 * DAY * SECOND;
+    world.event(tarn_site::Event::Passed);
+    let mut made = dataset("made");
+    made.dest = Some("/lustre/made".into());
+    made.keep = Keep::Forever;
+    let mut script = by(ALICE, "w", vec![(Role::Out, made)]);
+    script.group = PROJECT;
+    assert_eq!(setup(&mut world, 1, script), Said::Done);
+    let since = world.now;
+    assert_eq!(world.pre_run(1, &["n1", "n2"]), Said::Done);
+    world.pass(3600);
+    let used = |world: &World, user: Uid, since: Time| {
+        let said = world
+            .site
+            .answer(user, &groups(user), false, &Ask::Usage(since));
+        match said {
+            Some(Said::Usage(all)) => all,
+            other => panic!("{other:?}"),
+        }
+    };
+    // While it runs too.
+    let (user, project) = (Owner::User(ALICE), Owner::Project(PROJECT));
+    let of = |all: &[UsageInfo], owner| all.iter().find(|u| u.owner == owner).cloned();
+    let now = used(&world, ALICE, 0);
+    assert_eq!(of(&now, user).unwrap().node_seconds, 2 * 3600);
+    for stage in [
+        Stage::PostRun { ok: true },
+        Stage::DataOut,
+        Stage::Teardown { hurry: false },
+    ] {
+        assert_eq!(world.staged(1, stage), Said::Done);
+    }
+    world.pass(10 * DAY);
+    let all = used(&world, ALICE, 0);
+    let own = of(&all, user).unwrap();
+    assert_eq!(own.node_seconds, 2 * 3600);
+    assert_eq!(own.written_outside, world.size);
+    assert!((864_000..=880_000).contains(&own.mib_seconds), "{own:?}");
+    // The project has the job's nodes and transfers, not what is Alice's own.
+    let group = of(&all, project).unwrap();
+    assert_eq!(
+        (group.node_seconds, group.written_outside, group.mib_seconds),
+        (2 * 3600, world.size, 0)
+    );
+    // Since a day: what was before does not count.
+    let later = used(&world, ALICE, since + 5 * DAY * SECOND);
+    let own = of(&later, user).unwrap();
+    assert_eq!((own.node_seconds, own.written_outside), (0, 0));
+    assert!((431_000..=440_000).contains(&own.mib_seconds), "{own:?}");
+    // Bob sees his project's, Carol nothing, root all.
+    assert_eq!(used(&world, BOB, 0).len(), 1);
+    assert!(used(&world, CAROL, 0).is_empty());
+    assert_eq!(used(&world, 0, 0).len(), 2);
+    world.check_replay(Config::default());
+}
+
+#[test]
+fn orphans_are_shown_to_and_removed_by_whom_they_belong_to() {
+    let mut world = with_x(1);
+    let (part, proof) = world.nodes["n1"].parts.clone().pop_first().unwrap();
+    let strange = |owner| Part {
+        owner,
+        workflow: "lost".into(),
+        ..part.clone()
+    };
+    world.close("n1");
+    let store = world.nodes.get_mut("n1").unwrap();
+    for owner in [Owner::User(ALICE), Owner::Project(PROJECT)] {
+        store.parts.insert(strange(owner), proof.clone());
+    }
+    world.open("n1");
+    world.settle();
+    let seen = |world: &World, user: Uid| match world.site.answer(
+        user,
+        &groups(user),
+        false,
+        &Ask::Orphans,
+    ) {
+        Some(Said::Orphans(seen)) => seen.len(),
+        other => panic!("{other:?}"),
+    };
+    let counts = [ALICE, BOB, CAROL, 0].map(|user| seen(&world, user));
+    assert_eq!(counts, [2, 1, 0, 2]);
+    for (user, gone, left) in [(CAROL, 0, 3), (BOB, 1, 2), (ALICE, 1, 1)] {
+        match said(&mut world, user, Ask::RemoveOrphans) {
+            Said::Orphans(all) => assert_eq!(all.len(), gone),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(world.nodes["n1"].parts.len(), left);
+    }
+    world.check_replay(Config::default());
+}
+
+#[test]
+fn what_is_not_told_of_whom_a_node_tells_little_is_where_it_was() {
+    for is_partial in [true, false] {
+        let mut world = with_x(2);
+        let (part, proof) = world.nodes["n1"].parts.clone().pop_first().unwrap();
+        world.close("n1");
+        let store = world.nodes.get_mut("n1").unwrap();
+        let kept = std::mem::take(&mut store.parts);
+        // Nor is what has no name of a dataset anybody's, whoever has put it there.
+        let forged = Part {
+            workflow: "a\nb".into(),
+            ..part.clone()
+        };
+        store.parts.insert(forged, proof);
+        store.partial = Vec::from_iter(is_partial.then_some(part.owner));
+        world.open("n1");
+        world.settle();
+        world.nodes.get_mut("n1").unwrap().parts = kept;
+        let Some(Said::Nodes(nodes)) = world.site.answer(0, &[], false, &Ask::Nodes) else {
+            panic!("no nodes");
+        };
+        assert_eq!(nodes[0].orphans, 0);
+        let reads = by(ALICE, "w", vec![(Role::In, dataset("x"))]);
+        assert_eq!(world.staged(9, Stage::Setup(Box::new(reads))), Said::Done);
+        let said = world.pre_run(9, &["n2"]);
+        assert_eq!(said == Said::Done, is_partial, "{said:?}");
+        world.check_replay(Config::default());
+    }
+}
+
+#[test]
+fn what_is_scattered_is_promised_once_for_a_quota() {
+    let config = Config {
+        quota: 4 << 20,
+        ..Config::default()
+    };
+    let mut world = World::new(2, config);
+    let mut data = dataset("x");
+    data.size = Some(3 << 20);
+    data.scatter = Some(rule());
+    let makes = script("w", 2, vec![(Role::Out, Scatter, data)]);
+    world.whole(1, makes, &["n1", "n2"]);
+}

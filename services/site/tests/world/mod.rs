@@ -1,0 +1,701 @@
+//! A site that is played: nodes that do what they are told, sooner or later or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::*;
+use tarn_site::{Action, Asked, Config, Event, Site, Token};
+use tarn_types::hash::Hash;
+use tarn_types::id::DataId;
+use tarn_types::pattern::ScatterRule;
+use tarn_types::units::{SECOND, Time};
+use tarn_types::workflow::{
+    Dataset, Distribution, Keep, OnFailure, Partition, Role, Step, Use, Workflow,
+};
+
+pub(crate) const ALICE: Uid = 1000;
+pub(crate) const BOB: Uid = 1001;
+pub(crate) const CAROL: Uid = 1002;
+/// Alice and Bob are in it.
+pub(crate) const PROJECT: Gid = 500;
+
+/// A user's groups.
+pub(crate) fn groups(user: Uid) -> Vec<Gid> {
+    match user {
+        ALICE | BOB => vec![user, PROJECT],
+        _ => vec![user],
+    }
+}
+
+/// Which works.
+pub(crate) type Works = fn(&Work) -> bool;
+
+/// What a node has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Store {
+    pub(crate) parts: BTreeMap<Part, Proof>,
+    /// Of a world whose stores have names: where each lies.
+    pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
+    /// Stores that are not mounted.
+    pub(crate) away: BTreeSet<String>,
+    /// Where each job writes.
+    pub(crate) written: BTreeMap<(Job, String), String>,
+    pub(crate) jobs: BTreeSet<(Uid, Job)>,
+    pub(crate) admitted: BTreeMap<Job, Vec<Mount>>,
+    /// The jobs that it lends pieces of partitions to, with where the others lend theirs.
+    pub(crate) shared: BTreeMap<Job, Vec<Peer>>,
+    /// Of its worker.
+    pub(crate) port: u16,
+    pub(crate) is_up: bool,
+    /// Those of whom it does not tell all.
+    pub(crate) partial: Vec<Owner>,
+}
+
+/// The site and its nodes; `log` is what the controller would have written.
+pub(crate) struct World {
+    pub(crate) site: Site,
+    pub(crate) now: Time,
+    pub(crate) log: Vec<(Time, Event)>,
+    pub(crate) nodes: BTreeMap<String, Store>,
+    /// Orders that no node has done yet.
+    pub(crate) queue: Vec<(String, u64, Order)>,
+    pub(crate) answers: BTreeMap<Token, Said>,
+    /// What each job was advised last.
+    pub(crate) advices: BTreeMap<Job, Advice>,
+    next: Token,
+    /// What is told of owners' data.
+    pub(crate) told: Vec<(Owner, String)>,
+    /// Bytes that were read outside and written there, by path.
+    pub(crate) read: BTreeMap<PathBuf, u64>,
+    /// How often sources were changed.
+    pub(crate) changes: BTreeMap<PathBuf, u64>,
+    /// Bytes of memory that a job was given on a node last.
+    pub(crate) memory: BTreeMap<(String, Job), u64>,
+    pub(crate) sent: BTreeMap<PathBuf, Vec<Part>>,
+    /// Whose they are there, in an object store.
+    pub(crate) owners: BTreeMap<PathBuf, String>,
+    /// Bytes of each source and of each output.
+    pub(crate) size: u64,
+    pub(crate) capacity: u64,
+    /// The stores of each node, fast to slow, and whether they outlive a loss of power; none: one without a name.
+    pub(crate) levels: Vec<(&'static str, u64, bool)>,
+    /// Moves that were done: node, dataset, from, to.
+    pub(crate) moves: Vec<(String, String, String, String)>,
+    /// What the worker says to the next work of a kind, in place of doing it.
+    pub(crate) refuses: Option<(Works, Code)>,
+}
+
+pub(crate) fn uses(role: Role, at: u32, distribution: Distribution) -> Use {
+    Use {
+        data: DataId(at),
+        role,
+        distribution,
+        entry: None,
+        reads: None,
+        makes: None,
+    }
+}
+
+pub(crate) fn dataset(name: &str) -> Dataset {
+    Dataset {
+        name: name.into(),
+        source: None,
+        dest: None,
+        size: None,
+        scatter: None,
+        keep: Keep::UntilConsumed,
+        copies: 1,
+        on_failure: OnFailure::Discard,
+        tier: None,
+        encrypt: false,
+        of: None,
+        partition: Partition::Whole,
+    }
+}
+
+/// A job's script: which datasets, in what role.
+pub(crate) fn script(
+    workflow: &str,
+    nodes: u32,
+    data: Vec<(Role, Distribution, Dataset)>,
+) -> Submitted {
+    let step = Step {
+        name: "step".into(),
+        run: String::new(),
+        prelude: None,
+        shell: None,
+        shared_tmp: false,
+        env: BTreeMap::new(),
+        nodes,
+        tasks: nodes,
+        cores: 1,
+        memory: 0,
+        gpus: 0,
+        time: None,
+        retries: 0,
+        restart: None,
+        tier: None,
+        after: Vec::new(),
+        foreach: None,
+        uses: (0..)
+            .zip(&data)
+            .map(|(at, (role, how, _))| uses(*role, at, *how))
+            .collect(),
+        code: Hash::default(),
+    };
+    Submitted {
+        user: ALICE,
+        group: 100,
+        groups: vec![100],
+        owners: BTreeMap::new(),
+        is_alone: false,
+        chain: None,
+        before: Vec::new(),
+        excludes: Some(Vec::new()),
+        workflow: Workflow {
+            name: workflow.into(),
+            external: Some("/lustre/rescue".into()),
+            erase: false,
+            partitions: Vec::new(),
+            folder: "/home/alice".into(),
+            data: data.into_iter().map(|(_, _, d)| d).collect(),
+            steps: vec![step],
+        },
+    }
+}
+
+pub(crate) fn rule() -> ScatterRule {
+    ScatterRule::new("p{rank}").unwrap()
+}
+
+impl World {
+    pub(crate) fn new(nodes: usize, config: Config) -> Self {
+        let mut world = Self {
+            site: Site::new(config),
+            now: SECOND,
+            log: Vec::new(),
+            nodes: BTreeMap::new(),
+            queue: Vec::new(),
+            answers: BTreeMap::new(),
+            advices: BTreeMap::new(),
+            next: 0,
+            told: Vec::new(),
+            read: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            size: 1 << 20,
+            capacity: 1 << 30,
+            levels: Vec::new(),
+            moves: Vec::new(),
+            refuses: None,
+        };
+        world.event(Event::Began { epoch: 1 });
+        for at in 1..=nodes {
+            let name = format!("n{at}");
+            world.nodes.insert(name.clone(), Store::default());
+            world.open(&name);
+        }
+        world
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        // What the log says is what is done.
+        let text = serde_json::to_string(&event).unwrap();
+        let event: Event = serde_json::from_str(&text).unwrap();
+        self.log.push((self.now, event.clone()));
+        let mut actions = Vec::new();
+        self.site.step(self.now, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Order {
+                    node,
+                    number,
+                    order,
+                } => match order {
+                    Order::Stop(stopped) => {
+                        self.queue.retain(|(_, number, _)| *number != stopped);
+                        self.queue.push((node, number, order));
+                    }
+                    order => self.queue.push((node, number, order)),
+                },
+                Action::Tell { owner, text } => self.told.push((owner, text)),
+                Action::Answer { token, said } => {
+                    let before = self.answers.insert(token, said);
+                    assert!(before.is_none(), "answered twice");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn open(&mut self, name: &str) {
+        let store = self.nodes.get_mut(name).unwrap();
+        store.is_up = true;
+        let user = |part: &Part| match part.owner {
+            Owner::User(uid) => uid,
+            // Whichever member's worker has looked.
+            Owner::Project(_) => BOB,
+        };
+        let lone = BTreeSet::from([String::new()]);
+        let parts = store.parts.iter().flat_map(|(part, proof)| {
+            let places = store.places.get(part).unwrap_or(&lone).iter();
+            let places = places.filter(|place| !store.away.contains(*place));
+            let holding = |place: &String| Holding {
+                store: place.clone(),
+                is_behind: false,
+                held: Held::Part(part.clone()),
+                proof: Some(proof.clone()),
+                stored: proof.bytes,
+            };
+            let told = places.map(|place| (user(part), holding(place)));
+            told.collect::<Vec<_>>()
+        });
+        let jobs = store.jobs.iter().map(|(user, job)| {
+            let holding = Holding {
+                store: String::new(),
+                is_behind: false,
+                held: Held::Job(*job),
+                proof: None,
+                stored: 0,
+            };
+            (*user, holding)
+        });
+        let holds = parts.chain(jobs).collect();
+        let jobs = store.admitted.keys().copied().collect();
+        let capacity = |bytes, persistent| Capacity {
+            root: "/scm/tarn".into(),
+            bytes,
+            free: bytes,
+            persistent,
+        };
+        let stores = self
+            .levels
+            .iter()
+            .map(|(name, bytes, persistent)| tarn_proto::site::Store {
+                name: (*name).into(),
+                capacity: capacity(*bytes, *persistent),
+                is_away: store.away.contains(*name),
+            });
+        let event = Event::Opened {
+            node: name.into(),
+            stores: stores.collect(),
+            capacity: capacity(self.capacity, true),
+            holds,
+            partial: store.partial.clone(),
+            jobs,
+        };
+        self.event(event);
+    }
+
+    pub(crate) fn close(&mut self, name: &str) {
+        self.nodes.get_mut(name).unwrap().is_up = false;
+        self.queue.retain(|(node, _, _)| node != name);
+        self.event(Event::Closed { node: name.into() });
+    }
+
+    pub(crate) fn ask_as(&mut self, user: Uid, trusted: bool, ask: Ask) -> Token {
+        self.next += 1;
+        let token = self.next;
+        self.event(Event::Asked(Asked {
+            token,
+            user,
+            groups: groups(user),
+            trusted,
+            ask,
+        }));
+        token
+    }
+
+    pub(crate) fn stage(&mut self, job: Job, stage: Stage) -> Token {
+        self.ask_as(0, true, Ask::Stage(Staging { job, stage }))
+    }
+
+    /// A stage, and all that nodes do for it.
+    pub(crate) fn staged(&mut self, job: Job, stage: Stage) -> Said {
+        let arrives = matches!(stage, Stage::Setup(_));
+        let token = self.stage(job, stage);
+        self.settle();
+        if arrives {
+            // Those that were submitted before it come first, and who makes what it reads.
+            for _ in 0..16 {
+                if !self.answers.contains_key(&token) {
+                    self.pass(2);
+                }
+            }
+        }
+        match self.answers.remove(&token).expect("an answer") {
+            Said::Advice(advice) if arrives => {
+                self.advices.insert(job, advice);
+                Said::Done
+            }
+            Said::Advices(advices) => {
+                self.advices.extend(advices);
+                Said::Done
+            }
+            said => said,
+        }
+    }
+
+    pub(crate) fn pre_run(&mut self, job: Job, nodes: &[&str]) -> Said {
+        let nodes = nodes.iter().map(|n| (*n).to_owned()).collect();
+        self.staged(job, Stage::PreRun(nodes))
+    }
+
+    /// The whole way of a job that ends well.
+    pub(crate) fn whole(&mut self, job: Job, script: Submitted, nodes: &[&str]) {
+        assert_eq!(self.staged(job, Stage::Setup(Box::new(script))), Said::Done);
+        assert_eq!(self.staged(job, Stage::DataIn), Said::Done);
+        assert_eq!(self.pre_run(job, nodes), Said::Done);
+        for stage in [Stage::PostRun { ok: true }, Stage::DataOut] {
+            assert_eq!(self.staged(job, stage), Said::Done);
+        }
+        let over = Stage::Teardown { hurry: false };
+        assert_eq!(self.staged(job, over), Said::Done);
+    }
+
+    /// All that was ordered is done.
+    pub(crate) fn settle(&mut self) {
+        let mut rounds = 0;
+        while !self.queue.is_empty() {
+            let (node, number, order) = self.queue.remove(0);
+            self.perform(&node, number, order);
+            rounds += 1;
+            assert!(rounds < 100_000, "it does not come to rest");
+        }
+    }
+
+    /// One order is done.
+    pub(crate) fn perform(&mut self, node: &str, number: u64, order: Order) {
+        let report = match order {
+            Order::Do { user, work, .. } => Report::Worked {
+                number,
+                what: self.work(node, user, *work),
+            },
+            Order::Serve { .. } => Report::Serving { number, port: 7000 },
+            Order::Admit { job, mounts, .. } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                store.admitted.insert(job, mounts);
+                done(number)
+            }
+            Order::Dismiss(job) => {
+                self.nodes.get_mut(node).unwrap().admitted.remove(&job);
+                self.memory.remove(&(node.to_owned(), job));
+                done(number)
+            }
+            Order::Stop(_) | Order::Look | Order::Beat => done(number),
+        };
+        let order = number;
+        self.event(Event::Reported { order, report });
+    }
+
+    fn work(&mut self, node: &str, user: Uid, work: Work) -> Worked {
+        if let Some((which, code)) = self.refuses
+            && which(&work)
+        {
+            return Worked::Failed(Refusal::new(code, "as the test wants it"));
+        }
+        let size = self.size;
+        match work {
+            Work::Fetch {
+                part,
+                from,
+                proof,
+                sealed,
+                store: place,
+            } => {
+                let there = self.nodes[node].parts.get(&part);
+                let there = there.filter(|_| self.lies(node, &part, &place));
+                if let Some(there) = there.filter(|p| proof.as_ref() == Some(p)) {
+                    if let Origin::Outside(path) = &from
+                        && there.origin != Some(self.origin_of(path))
+                    {
+                        return Worked::Failed(Refusal::new(Code::Changed, "it is another"));
+                    }
+                    let (proof, moved) = (there.clone(), 0);
+                    return Worked::Proven { proof, moved };
+                }
+                let there = match &from {
+                    Origin::Outside(path) => {
+                        *self.read.entry(path.clone()).or_default() += size;
+                        let found = Proof {
+                            origin: Some(self.origin_of(path)),
+                            sealed,
+                            ..proof_of(&part, size)
+                        };
+                        proof.clone().unwrap_or(found)
+                    }
+                    Origin::Peer(peer) => match self.nodes[&peer.node].parts.get(&part) {
+                        Some(there) => there.clone(),
+                        None => return Worked::Failed(Refusal::new(Code::Lost, "not there")),
+                    },
+                };
+                if proof.is_some_and(|p| p != there) {
+                    return Worked::Failed(Refusal::new(Code::Corrupt, "not what it must be"));
+                }
+                self.put(node, part, &place, there.clone());
+                Worked::Proven {
+                    moved: there.bytes,
+                    proof: there,
+                }
+            }
+            Work::Prepare {
+                job,
+                ref dataset,
+                ref parts,
+                ref hashes,
+                memory,
+                ref store,
+            }
+            | Work::View {
+                job,
+                ref dataset,
+                ref parts,
+                ref hashes,
+                memory,
+                ref store,
+            } => {
+                // Each part's hash goes with it.
+                assert_eq!(hashes.len(), parts.len());
+                let place = store.clone();
+                let is_view = matches!(work, Work::View { .. });
+                if is_view && memory.is_none() {
+                    for part in parts {
+                        assert!(self.lies(node, part, &place), "{part} not in {place}");
+                    }
+                } else if !is_view {
+                    let written = &mut self.nodes.get_mut(node).unwrap().written;
+                    written.insert((job, dataset.clone()), place);
+                }
+                let store = self.nodes.get_mut(node).unwrap();
+                for (part, hash) in parts.iter().zip(hashes) {
+                    let there = store.parts.get(part);
+                    let there = there.unwrap_or_else(|| panic!("{part} is not on {node}"));
+                    assert_eq!(there.hash, *hash, "{part}");
+                    assert!(!there.sealed || memory.is_some(), "{part} into the clear");
+                }
+                if let Some(bytes) = memory {
+                    self.memory.insert((node.to_owned(), job), bytes);
+                }
+                store.jobs.insert((user, job));
+                Worked::Done
+            }
+            Work::Lend { job, .. } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                store.jobs.insert((user, job));
+                Worked::Done
+            }
+            Work::Share { job, .. } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                assert!(store.jobs.contains(&(user, job)), "no piece is there");
+                store.shared.entry(job).or_default();
+                Worked::Serving { port: store.port }
+            }
+            Work::Join { job, peers } => {
+                let store = self.nodes.get_mut(node).unwrap();
+                *store.shared.get_mut(&job).expect("nothing is lent") = peers;
+                Worked::Done
+            }
+            Work::Publish {
+                part,
+                sealed,
+                job,
+                store: place,
+                ..
+            } => {
+                let proof = Proof {
+                    sealed,
+                    ..proof_of(&part, size)
+                };
+                let written = &self.nodes[node].written;
+                assert_eq!(written[&(job, part.dataset.clone())], place);
+                self.put(node, part, &place, proof.clone());
+                Worked::Proven { proof, moved: 0 }
+            }
+            Work::Move {
+                part,
+                from,
+                to,
+                proof,
+                keep,
+            } => {
+                let is_from = self.lies(node, &part, &from);
+                if !is_from && !self.lies(node, &part, &to) {
+                    return Worked::Failed(Refusal::new(Code::NotFound, "it is not there"));
+                }
+                self.put(node, part.clone(), &to, proof.clone());
+                if is_from && !keep {
+                    self.drop_from(node, &part, &from);
+                }
+                let at = node.to_owned();
+                self.moves.push((at, part.dataset, from, to));
+                Worked::Proven { proof, moved: 0 }
+            }
+            Work::CheckIn(part, place) => match self.lies(node, &part, &place) {
+                true => self.read_again(node, &part),
+                false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
+            },
+            Work::Send { parts, dest, owner } => {
+                for (part, peer, _) in &parts {
+                    let at = peer.as_ref().map_or(node, |p| &p.node);
+                    assert!(self.nodes[at].parts.contains_key(part));
+                }
+                let moved = parts.iter().map(|(_, _, proof)| proof.bytes).sum();
+                let names = parts.iter().map(|(part, _, _)| part.clone());
+                self.owners.insert(dest.clone(), owner);
+                self.sent.insert(dest, names.collect());
+                let proof = proof_of(&parts[0].0, moved);
+                Worked::Proven { proof, moved }
+            }
+            Work::CheckDest { dest, owner } => match self.owners.get(&dest) {
+                Some(other) if *other != owner => {
+                    Worked::Failed(Refusal::new(Code::Exists, format!("it is {other}'s")))
+                }
+                _ => Worked::Done,
+            },
+            Work::Check(part) => match self.nodes[node].parts.contains_key(&part) {
+                true => self.read_again(node, &part),
+                false => Worked::Failed(Refusal::new(Code::Corrupt, "it is not there")),
+            },
+            Work::Remove(all) => {
+                let store = self.nodes.get_mut(node).unwrap();
+                for held in all {
+                    match held {
+                        Held::Part(part) => {
+                            // Of a project's the node knows who has written it.
+                            let whose = match part.owner {
+                                Owner::User(uid) => uid,
+                                Owner::Project(_) => 0,
+                            };
+                            assert_eq!(user, whose, "{part}");
+                            store.parts.remove(&part);
+                            store.places.remove(&part);
+                        }
+                        Held::Copy(part, place) => {
+                            let places = store.places.entry(part.clone()).or_default();
+                            places.remove(&place);
+                            if places.is_empty() {
+                                store.parts.remove(&part);
+                                store.places.remove(&part);
+                            }
+                        }
+                        Held::Job(job) => {
+                            store.jobs.remove(&(user, job));
+                            store.shared.remove(&job);
+                        }
+                    }
+                }
+                Worked::Done
+            }
+            Work::WrapAnew(_) => Worked::Done,
+            Work::Inventory(_) => Worked::Inventory {
+                holds: Vec::new(),
+                partial: Vec::new(),
+            },
+        }
+    }
+
+    fn read_again(&self, node: &str, part: &Part) -> Worked {
+        Worked::Proven {
+            proof: self.nodes[node].parts[part].clone(),
+            moved: 0,
+        }
+    }
+
+    /// Whether a part lies in this store.
+    pub(crate) fn lies(&self, node: &str, part: &Part, place: &str) -> bool {
+        let store = &self.nodes[node];
+        let places = store.places.get(part);
+        let is_in = places.map_or(place.is_empty(), |all| all.contains(place));
+        store.parts.contains_key(part) && is_in
+    }
+
+    fn put(&mut self, node: &str, part: Part, place: &str, proof: Proof) {
+        let store = self.nodes.get_mut(node).unwrap();
+        assert!(!store.away.contains(place), "{place} is not mounted");
+        store.parts.insert(part.clone(), proof);
+        if !place.is_empty() {
+            store.places.entry(part).or_default().insert(place.into());
+            let full = |(name, bytes, _): &(&str, u64, bool)| self.bytes_in(node, name) > *bytes;
+            let full = self.levels.iter().find(|level| full(level));
+            assert_eq!(full, None, "more lies there than it holds");
+        }
+    }
+
+    fn drop_from(&mut self, node: &str, part: &Part, place: &str) {
+        let store = self.nodes.get_mut(node).unwrap();
+        store.places.get_mut(part).unwrap().remove(place);
+    }
+
+    /// Bytes that parts take in a store.
+    pub(crate) fn bytes_in(&self, node: &str, place: &str) -> u64 {
+        let store = &self.nodes[node];
+        let here = store
+            .parts
+            .iter()
+            .filter(|(part, _)| self.lies(node, part, place));
+        here.map(|(_, p)| p.bytes + 4096 * (p.entries + 1)).sum()
+    }
+
+    /// Where parts of a dataset lie on a node.
+    pub(crate) fn places(&self, node: &str, dataset: &str) -> Vec<String> {
+        let all = self.nodes[node].places.iter();
+        let own = all.filter(|(part, _)| part.dataset == dataset);
+        own.flat_map(|(_, places)| places).cloned().collect()
+    }
+
+    /// What a source is now.
+    fn origin_of(&self, path: &Path) -> Hash {
+        let changes = self.changes.get(path).copied().unwrap_or(0);
+        Hash(u128::from(changes))
+    }
+
+    /// Time goes by.
+    pub(crate) fn pass(&mut self, seconds: u64) {
+        self.now += seconds * SECOND;
+        self.event(Event::Passed);
+        self.settle();
+    }
+
+    pub(crate) fn parts_on(&self, node: &str) -> Vec<String> {
+        let parts = self.nodes[node].parts.keys();
+        parts
+            .map(|p| format!("{}/{}.{}", p.dataset, p.version, p.part))
+            .collect()
+    }
+
+    /// The log, played by a new controller, leads to the same state.
+    pub(crate) fn check_replay(&self, config: Config) {
+        let mut site = Site::new(config);
+        for (now, event) in &self.log {
+            site.step(*now, event.clone(), &mut Vec::new());
+        }
+        assert_eq!(format!("{site:?}"), format!("{:?}", self.site));
+    }
+}
+
+fn done(number: u64) -> Report {
+    Report::Worked {
+        number,
+        what: Worked::Done,
+    }
+}
+
+fn proof_of(part: &Part, bytes: u64) -> Proof {
+    Proof {
+        sealed: false,
+        hash: Hash::of(part.to_string().as_bytes()),
+        bytes,
+        entries: 1,
+        manifest: 100,
+        file: None,
+        origin: None,
+    }
+}
+
+pub(crate) fn refused(said: &Said) -> &Refusal {
+    match said {
+        Said::Refused(why) => why,
+        other => panic!("refused, it was expected: {other:?}"),
+    }
+}

@@ -1,0 +1,50 @@
+//! `nodes PROGRAM`: starts a program on each node of the allocation as tarn starts tarnd, says who has started and how long the
+//! allocation lasts, and ends them.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use tarn_proto::node::Start;
+use tarn_slurm::{Allocation, Launch, Nodes, SlurmError};
+
+fn main() -> ExitCode {
+    match run(&std::env::args().nth(1).unwrap_or_default()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(program: &str) -> Result<(), SlurmError> {
+    let Some(allocation) = Allocation::here()? else {
+        let what = "this is no allocation".to_owned();
+        return Err(SlurmError::Environment { what });
+    };
+    match allocation.time_left()? {
+        Some(left) => println!("seconds left: {}", left.as_secs()),
+        None => println!("no end"),
+    }
+    let start = Start {
+        keys: "keys".into(),
+        run: "r1".into(),
+        timeouts: (1, 2),
+        transport: "tcp".into(),
+        borrow: None,
+        data: (1, [1; 32]),
+    };
+    let launch = Launch {
+        program: Path::new(program),
+        words: &[],
+        start: &start,
+        name: "example",
+        timeout: Duration::from_secs(20),
+    };
+    let (nodes, started) = Nodes::start(&allocation, &launch)?;
+    for one in started {
+        println!("{} started with process {}", one.node, one.control);
+    }
+    drop(nodes);
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! L3: the allocation of Slurm that this process is in, and one tarnd on each of its nodes. Slurm's own commands are all
+//! that is used, as its user has them: no plugin, no library, no administrator. docs/internals/cluster.md, "Inside Slurm". For administrators: tarn's
+//! lines in Slurm's configuration files ([`conf`]).
+
+mod allocation;
+mod command;
+pub mod conf;
+mod excluded;
+mod nodes;
+mod power;
+mod preferred;
+mod shown;
+
+pub use allocation::{Allocation, is_of_step};
+pub use excluded::{exclude, excluding};
+pub use nodes::{Launch, Nodes};
+pub use power::{drawn, energy_plugin, idle, put_to_sleep};
+pub use preferred::{Preference, controller_start_time, held, prefer, restore_preference};
+pub use shown::show_on;
+
+use std::time::Duration;
+
+/// The nodes of a list of Slurm's (`node[1-3]`), in its order.
+///
+/// # Errors
+/// When Slurm cannot be asked.
+pub fn hostnames(list: &str) -> Result<Vec<String>, SlurmError> {
+    command::hostnames(list, command::SOON)
+}
+
+/// Slurm, or what it started, did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SlurmError {
+    /// The environment is not that of an allocation.
+    #[error(
+        "{what}; tarn takes the allocation from the environment that sbatch and salloc make, `tarn run --local` uses this machine only"
+    )]
+    Environment {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A command of Slurm cannot be run.
+    #[error(
+        "{command} cannot be run: {source}; Slurm's commands must be in PATH (`tarn run --local` needs none)"
+    )]
+    Command {
+        /// Which.
+        command: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A command of Slurm failed.
+    #[error("{command} failed ({status}): {said}")]
+    Failed {
+        /// What was run.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// What it said.
+        said: String,
+    },
+    /// A command of Slurm did not end.
+    #[error(
+        "{command} did not end within {timeout:?}: slurmctld or slurmd may be down; try again later"
+    )]
+    Late {
+        /// What was run.
+        command: String,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// Its answer makes no sense.
+    #[error("{command} answered `{answer}`, which makes no sense here")]
+    Answer {
+        /// What was run.
+        command: String,
+        /// What it said.
+        answer: String,
+    },
+    /// More nodes were asked for than there are.
+    #[error(
+        "more nodes were asked for ({asked}) than job {job} has ({there}); ask Slurm for more, or tarn for fewer (--nodes)"
+    )]
+    TooMany {
+        /// Nodes asked for.
+        asked: u32,
+        /// The job.
+        job: String,
+        /// Nodes of the job.
+        there: usize,
+    },
+    /// The program is not there.
+    #[error("{program} is not there: it must be beside tarn, in a folder that all nodes see")]
+    NoProgram {
+        /// Where it was looked for.
+        program: String,
+    },
+    /// Some nodes did not start.
+    #[error("tarnd did not start on {missing} ({why}){said}")]
+    Missing {
+        /// The nodes.
+        missing: String,
+        /// What was noticed.
+        why: String,
+        /// What srun and the nodes said, if anything.
+        said: String,
+    },
+}

@@ -1,0 +1,384 @@
+//! One tarnd on each node, by one srun.
+//!
+//! srun hands what it reads to every node and what every node says back; while its standard input is open, tarnd serves, and
+//! when that is closed, by [`Nodes::drop`] or by this process's death, it ends. srun itself is not to be killed: it would leave
+//! the nodes as they are, with nobody to tell them to end (Slurm 22.05).
+
+use crate::command::{answer, wait_until};
+use crate::power::joules;
+use crate::{Allocation, SlurmError};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_proto::node::{Start, Started};
+
+/// Bytes of a line that a node says.
+const MAX_LINE: u64 = 64 << 10;
+/// Lines that wait to be looked at.
+const MAX_LINES: usize = 1024;
+/// The last lines of what srun and the nodes say that are kept for messages.
+const KEPT_LINES: usize = 20;
+/// Bytes of it that go into a log.
+const MAX_LOG: u64 = 64 << 20;
+/// For tarnd to end after its standard input was closed: it stops what runs.
+const GOODBYE: Duration = Duration::from_secs(20);
+/// For Slurm to end the step after it was asked to.
+const CANCELLED: Duration = Duration::from_secs(5);
+
+/// What is started.
+pub struct Launch<'a> {
+    /// The program, at a path that all nodes see.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub words: &'a [String],
+    /// What it reads first.
+    pub start: &'a Start,
+    /// What Slurm is to call it.
+    pub name: &'a str,
+    /// For all nodes to say that they have started.
+    pub timeout: Duration,
+}
+
+/// What srun and the nodes write on standard error.
+#[derive(Default)]
+struct Said {
+    last: VecDeque<String>,
+    log: Option<(File, u64)>,
+}
+
+/// tarnd on the nodes of an allocation; dropped, it ends there.
+pub struct Nodes {
+    srun: Child,
+    input: Option<ChildStdin>,
+    said: Arc<Mutex<Said>>,
+    job: String,
+    name: String,
+}
+
+impl Nodes {
+    /// Starts it on all nodes of the allocation; what each has said, in the order of the allocation's nodes.
+    ///
+    /// # Errors
+    /// When it does not start on each of them in time; then it is ended where it did.
+    pub fn start(
+        allocation: &Allocation,
+        launch: &Launch<'_>,
+    ) -> Result<(Self, Vec<Started>), SlurmError> {
+        if !launch.program.is_file() {
+            return Err(SlurmError::NoProgram {
+                program: launch.program.display().to_string(),
+            });
+        }
+        let system = |source| SlurmError::Command {
+            command: "srun".into(),
+            source,
+        };
+        let mut srun = command(allocation, launch).spawn().map_err(system)?;
+        let said = Arc::new(Mutex::new(Said::default()));
+        if let Some(errors) = srun.stderr.take() {
+            let said = Arc::clone(&said);
+            std::thread::spawn(move || listen(errors, &said));
+        }
+        let (tell, lines) = sync_channel(MAX_LINES);
+        if let Some(output) = srun.stdout.take() {
+            std::thread::spawn(move || each_line(output, &tell));
+        }
+        let mut nodes = Self {
+            input: srun.stdin.take(),
+            srun,
+            said,
+            job: allocation.job.clone(),
+            name: launch.name.to_owned(),
+        };
+        nodes.greet(launch.start).map_err(system)?;
+        let started = nodes.all_started(&allocation.nodes, &lines, launch.timeout)?;
+        Ok((nodes, started))
+    }
+
+    fn greet(&mut self, start: &Start) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(start)?;
+        line.push(b'\n');
+        match &mut self.input {
+            // An srun that has ended already says why on standard error: that is looked at next.
+            Some(input) => input.write_all(&line).or_else(|e| match e.kind() {
+                std::io::ErrorKind::BrokenPipe => Ok(()),
+                _ => Err(e),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn all_started(
+        &mut self,
+        names: &[String],
+        lines: &Receiver<String>,
+        timeout: Duration,
+    ) -> Result<Vec<Started>, SlurmError> {
+        let until = Instant::now() + timeout;
+        let mut started: BTreeMap<usize, Started> = BTreeMap::new();
+        let why = loop {
+            if started.len() == names.len() {
+                return Ok(started.into_values().collect());
+            }
+            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => match serde_json::from_str::<Started>(&line) {
+                    Ok(one) => match position(names, &one.node) {
+                        Some(at) => drop(started.insert(at, one)),
+                        None => self.note(format!("{} is no node of this job", one.node)),
+                    },
+                    Err(_) => self.note(line),
+                },
+                Err(RecvTimeoutError::Timeout) => break format!("not within {timeout:?}"),
+                Err(RecvTimeoutError::Disconnected) => break self.how_it_ended(),
+            }
+        };
+        let missing = names.iter().enumerate();
+        let missing = missing.filter(|(at, _)| !started.contains_key(at));
+        let missing: Vec<&str> = missing.map(|(_, name)| name.as_str()).collect();
+        Err(SlurmError::Missing {
+            missing: missing.join(", "),
+            why,
+            said: match self.said() {
+                said if said.is_empty() => String::new(),
+                said => format!("; its messages:\n{said}{}", hint(&said)),
+            },
+        })
+    }
+
+    fn how_it_ended(&mut self) -> String {
+        let soon = Instant::now() + Duration::from_secs(2);
+        match wait_until(&mut self.srun, soon) {
+            Some(status) => format!("srun ended: {status}"),
+            None => "srun has closed its output".into(),
+        }
+    }
+
+    fn note(&self, line: String) {
+        lock(&self.said).add(line);
+    }
+
+    /// The last of what srun and the nodes have said on standard error.
+    pub fn said(&self) -> String {
+        let said = lock(&self.said);
+        said.last.iter().cloned().collect::<Vec<_>>().join("\n")
+    }
+
+    /// Writes what they have said and will say into a file as well.
+    pub fn log_to(&self, mut file: File) {
+        let mut said = lock(&self.said);
+        for line in &said.last {
+            // A log that cannot be written is none.
+            let _ = writeln!(file, "{line}");
+        }
+        said.log = Some((file, 0));
+    }
+
+    /// How srun has ended, if it has: then no node is served any more.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.srun.try_wait().ok().flatten()
+    }
+
+    /// Joules that Slurm has counted for what runs on the nodes so far, all of them together, if it counts them.
+    ///
+    /// # Errors
+    /// When Slurm cannot be asked.
+    pub fn joules(&self) -> Result<Option<u64>, SlurmError> {
+        let Some(id) = self.steps()?.into_iter().next() else {
+            return Ok(None);
+        };
+        let words = [
+            "--noheader",
+            "--parsable2",
+            "--format",
+            "ConsumedEnergyRaw",
+            "--jobs",
+            &id,
+        ];
+        Ok(joules(&answer("sstat", &words, Duration::from_secs(10))?))
+    }
+
+    /// The steps of the job that have this one's name.
+    fn steps(&self) -> Result<Vec<String>, SlurmError> {
+        let words = [
+            "--noheader",
+            "--steps",
+            "--jobs",
+            &self.job,
+            "--format",
+            "%i %j",
+        ];
+        let steps = answer("squeue", &words, Duration::from_secs(10))?;
+        let steps = steps.lines().filter_map(|l| l.trim().split_once(' '));
+        let own = steps.filter(|(_, name)| name.trim() == self.name);
+        Ok(own.map(|(id, _)| id.to_owned()).collect())
+    }
+
+    fn cancel(&self) -> Result<(), SlurmError> {
+        for id in self.steps()? {
+            answer("scancel", &["--signal=KILL", &id], Duration::from_secs(10))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        if wait_until(&mut self.srun, Instant::now() + GOODBYE).is_some() {
+            return;
+        }
+        // A node that hangs or is cut off: Slurm is asked, and if that does not answer, the end of the job is its end.
+        let _ = self.cancel();
+        if wait_until(&mut self.srun, Instant::now() + CANCELLED).is_none() {
+            let _ = self.srun.kill();
+            let _ = self.srun.wait();
+        }
+    }
+}
+
+fn lock(said: &Mutex<Said>) -> std::sync::MutexGuard<'_, Said> {
+    said.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Said {
+    fn add(&mut self, line: String) {
+        if let Some((file, written)) = &mut self.log
+            && *written < MAX_LOG
+        {
+            *written += line.len() as u64 + 1;
+            let _ = writeln!(file, "{line}");
+        }
+        if self.last.len() == KEPT_LINES {
+            self.last.pop_front();
+        }
+        self.last.push_back(line);
+    }
+}
+
+/// The next line, without its end; what is too long comes in pieces.
+fn line(from: &mut impl BufRead) -> Option<String> {
+    let mut bytes = Vec::new();
+    match from.take(MAX_LINE).read_until(b'\n', &mut bytes) {
+        Ok(n) if n > 0 => Some(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
+        _ => None,
+    }
+}
+
+fn listen(errors: impl Read, said: &Mutex<Said>) {
+    let mut errors = BufReader::new(errors);
+    while let Some(line) = line(&mut errors) {
+        lock(said).add(line);
+    }
+}
+
+/// Reads to the end, whether anybody looks at it or not: nobody is to wait for that.
+fn each_line(output: impl Read, tell: &SyncSender<String>) {
+    let mut output = BufReader::new(output);
+    while let Some(line) = line(&mut output) {
+        let _ = tell.try_send(line);
+    }
+}
+
+/// What to do about what srun said.
+fn hint(said: &str) -> &'static str {
+    // Seen with 22.05: the loss of a node ends the job's containers on all of its nodes.
+    match said.contains("container_p_join") {
+        true => {
+            "\nthe job's container (job_container/tmpfs) is gone, as when one of its nodes was lost: nothing starts in this job any more; continue in a new one"
+        }
+        false => "",
+    }
+}
+
+/// Which of the nodes it is: a host may say its whole name where Slurm has the short one.
+fn position(names: &[String], node: &str) -> Option<usize> {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let exact = names.iter().position(|n| n == node);
+    exact.or_else(|| {
+        let mut alike = (0..names.len()).filter(|at| short(&names[*at]) == short(node));
+        alike.next().filter(|_| alike.next().is_none())
+    })
+}
+
+/// All is said in words, and nothing of how this process or its job was started is taken over: an option of sbatch is a
+/// variable that srun would take for its own.
+fn command(allocation: &Allocation, launch: &Launch<'_>) -> Command {
+    let mut srun = Command::new("srun");
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let needed = ["SLURM_JOB_ID", "SLURM_CONF", "SLURM_WORKING_CLUSTER"];
+        let slurms = ["SLURM", "SRUN_", "PMI"]
+            .iter()
+            .any(|p| text.starts_with(p));
+        if slurms && !needed.contains(&&*text) {
+            srun.env_remove(&name);
+        }
+    }
+    let count = allocation.nodes.len();
+    srun.arg(format!("--jobid={}", allocation.job));
+    srun.arg(format!("--job-name={}", launch.name));
+    srun.arg(format!("--nodes={count}"));
+    srun.arg(format!("--ntasks={count}"));
+    srun.arg(format!("--nodelist={}", allocation.nodes.join(",")));
+    srun.args([
+        "--ntasks-per-node=1",
+        // Beside the steps that the job has already, its batch script among them.
+        "--overlap",
+        // All that the job has of a node's memory; without --cpus-per-task, all its cores.
+        "--mem=0",
+        "--cpu-bind=none",
+        "--input=all",
+        "--output=all",
+        "--error=all",
+        // One node's end is not the others'.
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--no-kill",
+        "--mpi=none",
+        "--export=ALL",
+    ]);
+    srun.arg("--").arg(launch.program).args(launch.words);
+    srun.stdin(Stdio::piped());
+    srun.stdout(Stdio::piped());
+    srun.stderr(Stdio::piped());
+    // Ctrl-C is for tarn: it ends what runs in order, and the nodes with it.
+    srun.process_group(0);
+    srun
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_known_by_its_long_or_short_name() {
+        let names = ["a", "b.site", "c.x", "c.y"].map(str::to_owned);
+        assert_eq!(position(&names, "a"), Some(0));
+        assert_eq!(position(&names, "a.site.org"), Some(0));
+        assert_eq!(position(&names, "b"), Some(1));
+        assert_eq!(position(&names, "c.y"), Some(3));
+        assert_eq!(position(&names, "c"), None, "it may be either");
+        assert_eq!(position(&names, "d"), None);
+    }
+
+    #[test]
+    fn what_is_said_is_kept_in_bounds() {
+        let said = Mutex::new(Said::default());
+        let long = "x".repeat(usize::try_from(MAX_LINE).unwrap() + 5);
+        let text = format!("{long}\n{}", "line\n".repeat(100));
+        listen(text.as_bytes(), &said);
+        assert_eq!(lock(&said).last.len(), KEPT_LINES);
+        let mut whole = text.as_bytes();
+        assert_eq!(
+            line(&mut whole).unwrap().len(),
+            usize::try_from(MAX_LINE).unwrap()
+        );
+        assert_eq!(line(&mut whole).unwrap(), "xxxxx");
+    }
+}

@@ -1,0 +1,378 @@
+//! What runs next.
+
+use crate::core::{Core, Phase, space_of};
+use crate::room::Lack;
+use crate::{AGED, Action, Finish, LEAST_COST, MAX_HANDED, PASSED, Size};
+use std::collections::BTreeSet;
+use tarn_proto::local::{Kind, Place, Refusal, TaskId, Uid};
+use tarn_types::units::Time;
+
+/// Something that is kept for a task which cannot start, from those behind it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Hold {
+    External,
+    Link(String),
+    /// A node does it for this one.
+    Handed(String),
+    HandedAll,
+    Slots(String),
+    Room(String),
+    Quota(String, Uid),
+}
+
+/// What came of looking at a task.
+enum Look {
+    /// It has been started (or ended).
+    Moved,
+    /// It lacks these.
+    Blocked(Vec<Hold>),
+}
+
+impl Core {
+    /// Starts all that can be started.
+    pub(crate) fn dispatch(&mut self, now: Time, actions: &mut Vec<Action>) {
+        while !self.paused && self.start_one(now, actions) {}
+    }
+
+    /// Starts the first task that can: users in the order of their turns, their tasks by rank, over at most
+    /// [`PASSED`] of each that cannot.
+    fn start_one(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
+        let mut held: BTreeSet<Hold> = BTreeSet::new();
+        // Nearly always the first of the first can start: nothing is gathered for it.
+        if let Some(first) = self.first()
+            && self.consider(now, first, &mut held, actions)
+        {
+            return true;
+        }
+        let users: Vec<Uid> = self.queues.turns().collect();
+        for user in users {
+            let ready = self.queues.ready(user).take(PASSED);
+            let ids: Vec<TaskId> = ready.map(|rank| rank.2).collect();
+            for id in ids {
+                if self.consider(now, id, &mut held, actions) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn first(&self) -> Option<TaskId> {
+        let user = self.queues.turns().next()?;
+        self.queues.ready(user).next().map(|rank| rank.2)
+    }
+
+    /// True when the queues have changed.
+    fn consider(
+        &mut self,
+        now: Time,
+        id: TaskId,
+        held: &mut BTreeSet<Hold>,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        match self.look(now, id, held, actions) {
+            Look::Moved => true,
+            Look::Blocked(lacking) => {
+                let aged = self.tasks.get_mut(&id).is_some_and(|task| {
+                    let since = *task.blocked.get_or_insert(now);
+                    now.saturating_sub(since) > AGED
+                });
+                if aged {
+                    held.extend(self.all_holds(id));
+                }
+                held.extend(lacking);
+                false
+            }
+        }
+    }
+
+    fn look(
+        &mut self,
+        now: Time,
+        id: TaskId,
+        held: &BTreeSet<Hold>,
+        actions: &mut Vec<Action>,
+    ) -> Look {
+        let Some(task) = self.tasks.get(&id) else {
+            return Look::Blocked(Vec::new());
+        };
+        if task.spec.kind == Kind::Nothing {
+            self.take(now, id, LEAST_COST);
+            self.running = self.running.saturating_sub(1);
+            self.end(now, id, Ok(()), Finish::nothing(), actions);
+            return Look::Moved;
+        }
+        let slots = self.slots_of(id);
+        // What makes room passes those that wait for it.
+        let removes = matches!(task.spec.kind, Kind::Remove { .. });
+        let free = |hold: &Hold| self.is_free(hold) && (removes || !held.contains(hold));
+        let mut lacking: Vec<Hold> = slots.iter().filter(|h| !free(h)).cloned().collect();
+        if !lacking.is_empty() {
+            return Look::Blocked(lacking);
+        }
+        let holds = task.holds;
+        if !removes && !holds && self.room_holds(id).iter().any(|h| held.contains(h)) {
+            return Look::Blocked(lacking);
+        }
+        let Some(size) = self.known_size(id) else {
+            self.take(now, id, LEAST_COST);
+            self.take_slots(&slots);
+            if let Some(task) = self.tasks.get_mut(&id) {
+                task.phase = Phase::Measuring;
+            }
+            actions.push(Action::Measure(id));
+            return Look::Moved;
+        };
+        let room = match holds {
+            true => Ok(()),
+            false => self.room_for(now, id, size, actions),
+        };
+        match room {
+            Ok(()) => {}
+            Err(Ok(hold)) => {
+                lacking.push(hold);
+                return Look::Blocked(lacking);
+            }
+            Err(Err(why)) => {
+                self.end(now, id, Err(why), Finish::nothing(), actions);
+                return Look::Moved;
+            }
+        }
+        let measured = self.tasks.get(&id).is_some_and(|t| t.size.is_some());
+        // What was measured has been charged then.
+        let cost = if measured {
+            LEAST_COST
+        } else {
+            size.bytes.max(LEAST_COST)
+        };
+        self.take(now, id, cost);
+        self.take_slots(&slots);
+        self.reserve(id, size);
+        actions.push(Action::Start(id));
+        Look::Moved
+    }
+
+    /// A task whose size has become known goes on, or back into its queue until there is room.
+    pub(crate) fn start_measured(&mut self, now: Time, id: TaskId, actions: &mut Vec<Action>) {
+        let Some(size) = self.known_size(id) else {
+            return;
+        };
+        match self.room_for(now, id, size, actions) {
+            Ok(()) => {
+                self.reserve(id, size);
+                actions.push(Action::Start(id));
+            }
+            Err(Ok(_)) => {
+                self.release_slots(id);
+                self.make_ready_again(id);
+            }
+            Err(Err(why)) => {
+                self.release_slots(id);
+                self.end(now, id, Err(why), Finish::nothing(), actions);
+            }
+        }
+    }
+
+    fn make_ready_again(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        task.phase = Phase::Ready;
+        task.started = None;
+        let (user, rank) = (task.user, task.rank());
+        let weight = self.config.weights.get(&user).copied().unwrap_or(1);
+        self.queues.push(user, weight, rank);
+    }
+
+    /// The size of a task as far as it matters before its start.
+    fn known_size(&self, id: TaskId) -> Option<Size> {
+        let task = self.tasks.get(&id)?;
+        match &task.spec.kind {
+            Kind::Nothing | Kind::Remove { .. } => Some(Size::default()),
+            Kind::Copy { from, .. } | Kind::Move { from, .. } => match from {
+                Place::Memory { length, .. } => Some(Size {
+                    bytes: *length,
+                    room: length.saturating_add(2 * 4096),
+                }),
+                _ => task.size,
+            },
+            Kind::Allocate { at, .. } => match at {
+                Place::Space { .. } => task.size,
+                _ => Some(Size::default()),
+            },
+        }
+    }
+
+    /// `Err(Ok)` when there will be room, `Err(Err)` when not.
+    fn room_for(
+        &mut self,
+        now: Time,
+        id: TaskId,
+        size: Size,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Result<Hold, Refusal>> {
+        let Some(task) = self.tasks.get(&id) else {
+            return Ok(());
+        };
+        let Some(name) = task.fills() else {
+            return Ok(());
+        };
+        let hold = Hold::Room(name.to_owned());
+        let Some(space) = self.spaces.get(name) else {
+            let text = format!("dataspace `{name}` is gone");
+            return Err(Err(Refusal::new(tarn_proto::local::Code::NotFound, text)));
+        };
+        match space.fits(name, task.user, size, now) {
+            Ok(()) => {}
+            Err(Lack::Room) => return Err(Ok(hold)),
+            Err(Lack::Quota) => return Err(Ok(Hold::Quota(name.to_owned(), task.user))),
+            Err(Lack::Never(why)) => return Err(Err(why)),
+            Err(Lack::Survey) => {
+                let name = name.to_owned();
+                if let Some(space) = self.spaces.get_mut(&name).filter(|s| !s.surveying) {
+                    space.survey_begins();
+                    actions.push(Action::Survey(name));
+                }
+                return Err(Ok(hold));
+            }
+        }
+        let (name, user) = (name.to_owned(), task.user);
+        if let Some((id, job)) = task.job.and_then(|id| Some((id, self.jobs.get(&id)?))) {
+            match job.fits(id, &name, size.room) {
+                Ok(true) => {}
+                Ok(false) => return Err(Ok(Hold::Quota(name, user))),
+                // Programs may have removed some of what is counted.
+                Err(_) if space.is_unknown(now) => {
+                    if let Some(space) = self.spaces.get_mut(&name).filter(|s| !s.surveying) {
+                        space.survey_begins();
+                        actions.push(Action::Survey(name.clone()));
+                    }
+                    return Err(Ok(Hold::Quota(name, user)));
+                }
+                Err(why) => return Err(Err(why)),
+            }
+        }
+        Ok(())
+    }
+
+    fn room_holds(&self, id: TaskId) -> Vec<Hold> {
+        let Some(task) = self.tasks.get(&id) else {
+            return Vec::new();
+        };
+        let names = task.fills().into_iter();
+        names
+            .flat_map(|n| [Hold::Room(n.into()), Hold::Quota(n.into(), task.user)])
+            .collect()
+    }
+
+    fn all_holds(&self, id: TaskId) -> Vec<Hold> {
+        let mut all = self.slots_of(id);
+        all.extend(self.room_holds(id));
+        all
+    }
+
+    fn slots_of(&self, id: TaskId) -> Vec<Hold> {
+        let Some(task) = self.tasks.get(&id) else {
+            return Vec::new();
+        };
+        if let Some(node) = task.done_by() {
+            // What another node does takes nothing of this one's slots: it might itself wait there for this one.
+            return vec![Hold::HandedAll, Hold::Handed(node.to_owned())];
+        }
+        let (from, to) = task.spec.kind.places();
+        let slot = |place: Option<&Place>| match place {
+            Some(Place::External(_)) => Some(Hold::External),
+            Some(Place::Node { node, .. }) => Some(Hold::Link(node.clone())),
+            other => space_of(other).map(|name| Hold::Slots(name.to_owned())),
+        };
+        let mut slots: Vec<Hold> = [slot(from), slot(to)].into_iter().flatten().collect();
+        slots.dedup();
+        slots
+    }
+
+    fn is_free(&self, slot: &Hold) -> bool {
+        match slot {
+            Hold::External => self.external < self.config.external_slots.max(1),
+            Hold::Link(node) | Hold::Handed(node) => {
+                let counts = match slot {
+                    Hold::Link(_) => &self.links,
+                    _ => &self.handed,
+                };
+                let most = self.config.nodes.get(node).copied().unwrap_or(1).max(1);
+                counts.get(node).copied().unwrap_or(0) < most
+            }
+            Hold::HandedAll => self.handed_all < MAX_HANDED,
+            Hold::Slots(name) => {
+                let space = self.spaces.get(name);
+                space.is_none_or(|s| s.busy < s.slots(&self.config).max(1))
+            }
+            Hold::Room(_) | Hold::Quota(..) => true,
+        }
+    }
+
+    fn slot_mut(&mut self, slot: &Hold) -> Option<&mut u32> {
+        match slot {
+            Hold::External => Some(&mut self.external),
+            Hold::Link(node) => Some(self.links.entry(node.clone()).or_default()),
+            Hold::Handed(node) => Some(self.handed.entry(node.clone()).or_default()),
+            Hold::HandedAll => Some(&mut self.handed_all),
+            Hold::Slots(name) => self.spaces.get_mut(name).map(|s| &mut s.busy),
+            Hold::Room(_) | Hold::Quota(..) => None,
+        }
+    }
+
+    fn take_slots(&mut self, slots: &[Hold]) {
+        for slot in slots {
+            if let Some(count) = self.slot_mut(slot) {
+                *count += 1;
+            }
+        }
+    }
+
+    pub(crate) fn release_slots(&mut self, id: TaskId) {
+        for slot in self.slots_of(id) {
+            if let Some(count) = self.slot_mut(&slot) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        self.running = self.running.saturating_sub(1);
+    }
+
+    /// Takes a task out of its queue.
+    fn take(&mut self, now: Time, id: TaskId, cost: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        task.phase = Phase::Running;
+        task.started = Some(now);
+        task.blocked = None;
+        let (user, rank) = (task.user, task.rank());
+        // Charged while its user's queue still holds it: an empty queue may be forgotten.
+        self.queues.started(user, cost);
+        self.queues.remove(user, &rank);
+        self.running += 1;
+    }
+
+    fn reserve(&mut self, id: TaskId, size: Size) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        task.phase = Phase::Running;
+        task.size = Some(size);
+        let (user, job) = (task.user, task.job);
+        let name = task.fills().map(str::to_owned);
+        let holds = std::mem::take(&mut task.holds);
+        if matches!(task.spec.kind, Kind::Move { .. }) {
+            self.count_freeing(id, true);
+        }
+        let Some(name) = name.filter(|_| !holds) else {
+            return;
+        };
+        if let Some(space) = self.spaces.get_mut(&name) {
+            space.reserve(user, size.room);
+        }
+        if let Some(job) = job.and_then(|id| self.jobs.get_mut(&id)) {
+            job.reserve(&name, size.room);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Whose turn it is: start-time fair queueing between users.
+
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::local::{TaskId, Uid};
+use tarn_types::units::Time;
+
+/// Where a task stands among its user's: highest priority, earliest deadline, first submitted.
+pub(crate) type Rank = (u8, Time, TaskId);
+
+/// Bytes of virtual time are counted in so many parts, so that weights divide them well.
+const PARTS: u128 = 1 << 20;
+
+/// A user's queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Queue {
+    weight: u32,
+    /// The start tag of its next task, in virtual time.
+    tag: u128,
+    ready: BTreeSet<Rank>,
+}
+
+/// The queues of tasks that could start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Queues {
+    queues: BTreeMap<Uid, Queue>,
+    /// Users who have tasks ready, by their tags.
+    turns: BTreeSet<(u128, Uid)>,
+    /// Virtual time: the start tag of what was started last.
+    now: u128,
+    ready: usize,
+}
+
+impl Queues {
+    pub(crate) fn len(&self) -> usize {
+        self.ready
+    }
+
+    pub(crate) fn push(&mut self, user: Uid, weight: u32, rank: Rank) {
+        let now = self.now;
+        let queue = self.queues.entry(user).or_insert_with(|| Queue {
+            weight: weight.max(1),
+            tag: now,
+            ready: BTreeSet::new(),
+        });
+        if queue.ready.is_empty() {
+            // Who had nothing to do saves nothing up.
+            queue.tag = queue.tag.max(now);
+            self.turns.insert((queue.tag, user));
+        }
+        self.ready += usize::from(queue.ready.insert(rank));
+    }
+
+    pub(crate) fn remove(&mut self, user: Uid, rank: &Rank) {
+        let Some(queue) = self.queues.get_mut(&user) else {
+            return;
+        };
+        if queue.ready.remove(rank) {
+            self.ready -= 1;
+            if queue.ready.is_empty() {
+                self.turns.remove(&(queue.tag, user));
+                self.forget(user);
+            }
+        }
+    }
+
+    /// A user without tasks whose tag has passed is as good as unknown.
+    fn forget(&mut self, user: Uid) {
+        let now = self.now;
+        if self
+            .queues
+            .get(&user)
+            .is_some_and(|q| q.ready.is_empty() && q.tag <= now)
+        {
+            self.queues.remove(&user);
+        }
+    }
+
+    /// Users in the order of their turns.
+    pub(crate) fn turns(&self) -> impl Iterator<Item = Uid> {
+        self.turns.iter().map(|(_, user)| *user)
+    }
+
+    /// Ranks of a user's tasks, in order.
+    pub(crate) fn ready(&self, user: Uid) -> impl Iterator<Item = &Rank> {
+        self.queues.get(&user).into_iter().flat_map(|q| &q.ready)
+    }
+
+    /// Tasks before `rank`, counted up to `most`.
+    pub(crate) fn ahead(&self, user: Uid, rank: &Rank, most: usize) -> usize {
+        let queue = self.queues.get(&user);
+        queue.map_or(0, |q| q.ready.range(..rank).take(most).count())
+    }
+
+    /// A user's task is started: virtual time goes on to its tag.
+    pub(crate) fn started(&mut self, user: Uid, cost: u64) {
+        if let Some(queue) = self.queues.get(&user) {
+            self.now = self.now.max(queue.tag);
+        }
+        self.charge(user, cost);
+    }
+
+    /// A user has used so much more.
+    pub(crate) fn charge(&mut self, user: Uid, cost: u64) {
+        let Some(queue) = self.queues.get_mut(&user) else {
+            return;
+        };
+        let waits = self.turns.remove(&(queue.tag, user));
+        queue.tag += u128::from(cost) * PARTS / u128::from(queue.weight);
+        if waits {
+            self.turns.insert((queue.tag, user));
+        }
+        // Users who left are forgotten once their tags have passed: looked for when somebody else's turn comes.
+        if self.queues.len() > 2 * self.turns.len() + 16 {
+            let now = self.now;
+            self.queues
+                .retain(|_, q| !q.ready.is_empty() || q.tag > now);
+        }
+    }
+}

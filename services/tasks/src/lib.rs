@@ -1,0 +1,281 @@
+//! L2: which task runs when. Queues, fair shares between users, dataspaces with capacity and quotas, jobs, outcomes.
+//!
+//! One sans-I/O core: [`Core::step`] takes what happened and says what is to be done. No clock, thread, random number or
+//! hash order inside. Reading order: the lists below, [`Core`] (`core.rs`), `dispatch.rs` (what runs next), `room.rs`
+//! (what fits), `fair.rs` (whose turn it is), `recover.rs` (how it is rebuilt from its records).
+//!
+//! Among users: start-time fair queueing over bytes (Goyal, Vin, Cheng 1996). Of one user's tasks: priority, then the
+//! earliest deadline, then submission.
+
+mod again;
+mod check;
+mod core;
+mod counts;
+mod dispatch;
+mod fair;
+mod job;
+mod kept;
+mod pause;
+mod recover;
+mod room;
+mod spaces;
+
+pub use crate::check::{
+    HIDDEN, Outside, below as check_path, name as check_name, outside, space as check_space,
+};
+pub use crate::core::{Core, Task};
+pub use job::{Added, Process};
+pub use recover::{Record, Recovered};
+
+use std::collections::BTreeMap;
+use tarn_proto::local::{
+    CancelResult, Checksum, JobChange, JobId, Outcome, PauseResult, Refusal, Scope, SpaceChange,
+    TaskId, TaskSpec, Uid,
+};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// Tasks that have not ended, of all users: some 400 bytes each.
+pub const MAX_TASKS: usize = 65_536;
+/// Tasks of one user that have not ended: one alone cannot fill the queues.
+pub const MAX_USER_TASKS: usize = 16_384;
+/// Outcomes kept for those who have not asked yet, of all users: some 150 bytes each.
+pub const MAX_KEPT: usize = 65_536;
+/// Outcomes of one user: as many as tasks may be queued, so that whoever submits all can ask for all afterwards.
+pub const MAX_USER_KEPT: usize = MAX_USER_TASKS;
+/// How long an outcome is kept.
+pub const KEPT_FOR: Nanos = 3600 * SECOND;
+/// Tasks of one user that are looked at beyond those that cannot start.
+pub const PASSED: usize = 64;
+/// A task that was passed over for so long keeps all its places from those behind it, not only what it lacks.
+pub const AGED: Nanos = 30 * SECOND;
+/// How long a cancelled task may take to stop before its caller is told that it is over.
+pub const STOPPING: Nanos = 2 * SECOND;
+/// How long a durable task without a deadline is tried again that needs a node which does not answer.
+pub const RETRIED_FOR: Nanos = 3600 * SECOND;
+/// The first and the longest pause between these tries; each is twice the one before.
+pub const RETRY_PAUSE: (Nanos, Nanos) = (SECOND / 2, 30 * SECOND);
+/// Dataspaces.
+pub const MAX_SPACES: usize = 1024;
+/// Jobs that are registered.
+pub const MAX_JOBS: usize = 4096;
+/// Processes of one job.
+pub const MAX_PROCESSES: usize = 4096;
+/// Tasks that other nodes do for this one, at a time: each keeps a thread that asks after it, and others must be left for what
+/// this node does itself.
+pub const MAX_HANDED: u32 = 32;
+/// What a task counts at least in the shares, bytes: a task costs something even when it moves nothing.
+pub const LEAST_COST: u64 = 64 << 10;
+
+/// What does not change while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The user that tarnd runs as: manages spaces and jobs, as root does.
+    pub owner: Uid,
+    /// Tasks at a time that read or write a space which does not say otherwise.
+    pub space_slots: u32,
+    /// Tasks at a time that read or write outside.
+    pub external_slots: u32,
+    /// Nodes that can be reached, and tasks at a time over the link to each: so many that take from there, and so many
+    /// that are handed over to there.
+    pub nodes: BTreeMap<String, u32>,
+    /// Users whose share is not 1.
+    pub weights: BTreeMap<Uid, u32>,
+    /// Whether only registered jobs may submit.
+    pub jobs_only: bool,
+    /// Whether spaces bind the owner like anybody else, and nobody manages anything: it serves one step of a run.
+    pub bound: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            owner: 0,
+            space_slots: 4,
+            external_slots: 4,
+            nodes: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            jobs_only: false,
+            bound: false,
+        }
+    }
+}
+
+/// What a task would move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Size {
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Bytes that it takes at most on a file system.
+    pub room: u64,
+}
+
+/// How a started task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// Done, or why not.
+    pub result: Result<(), Refusal>,
+    /// Bytes of content moved or removed.
+    pub bytes: u64,
+    /// Bytes that the destination takes now on its file system.
+    pub stored: u64,
+    /// Bytes that what was replaced there had taken.
+    pub replaced: u64,
+    /// Bytes that were freed at the source (moved away, or removed).
+    pub freed: u64,
+    /// Of a single file or memory that was hashed.
+    pub checksum: Option<Checksum>,
+}
+
+impl Finish {
+    /// Nothing was done.
+    pub fn nothing() -> Self {
+        Self {
+            result: Ok(()),
+            bytes: 0,
+            stored: 0,
+            replaced: 0,
+            freed: 0,
+            checksum: None,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A program submits tasks.
+    Submit {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// Who.
+        user: Uid,
+        /// For which job.
+        job: Option<JobId>,
+        /// What.
+        tasks: Vec<TaskSpec>,
+    },
+    /// A program does not want tasks any more.
+    Cancel {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// Who.
+        user: Uid,
+        /// Which.
+        ids: Vec<TaskId>,
+    },
+    /// Somebody wants tasks not to run for a while, or to go on.
+    Pause {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// Who.
+        user: Uid,
+        /// Which.
+        scope: Scope,
+        /// Paused, or resumed.
+        on: bool,
+    },
+    /// Somebody changes dataspaces.
+    Space {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// Who.
+        user: Uid,
+        /// How.
+        change: SpaceChange,
+    },
+    /// Somebody adds a process to a job.
+    Process(Added),
+    /// Somebody changes jobs otherwise.
+    Job {
+        /// Comes back with the answer.
+        ticket: u64,
+        /// Who.
+        user: Uid,
+        /// How.
+        change: JobChange,
+    },
+    /// The answer to [`Action::Measure`].
+    Measured {
+        /// The task.
+        task: TaskId,
+        /// What it would move.
+        size: Result<Size, Refusal>,
+    },
+    /// A started task has ended.
+    Finished {
+        /// The task.
+        task: TaskId,
+        /// How.
+        finish: Finish,
+    },
+    /// Instead of `Measured` or `Finished`: a node does not answer that the task needs. What it has half done is still there if
+    /// the task is durable.
+    Unreachable {
+        /// The task.
+        task: TaskId,
+        /// Who, and what was seen.
+        why: Refusal,
+    },
+    /// The answer to [`Action::Survey`].
+    Surveyed {
+        /// The space.
+        space: String,
+        /// Bytes that each user has there.
+        used: Result<BTreeMap<Uid, u64>, Refusal>,
+    },
+    /// Time has passed: [`Core::timer`] has come.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Tell whoever asked. What the records before this one say must be durable by then.
+    Answer {
+        /// The request's.
+        ticket: u64,
+        /// What to tell.
+        answer: Answer,
+    },
+    /// Write a record into the journal.
+    Record(Record),
+    /// Find out what a task would move.
+    Measure(TaskId),
+    /// Carry out a task.
+    Start(TaskId),
+    /// Stop a task; its end is reported as that of any other.
+    Stop {
+        /// The task.
+        task: TaskId,
+        /// It will go on: what it has half done stays.
+        keep: bool,
+    },
+    /// Remove what a task that does not go on has half done.
+    Discard(Box<Task>),
+    /// Find out what is in a space.
+    Survey(String),
+    /// Tell whoever waits. What the records before this one say must be durable by then.
+    Ended(Outcome),
+}
+
+/// What is told to whoever asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Item by item, the new task or why not.
+    Submitted(Vec<Result<TaskId, Refusal>>),
+    /// Nothing was taken; nanoseconds after which it may be tried again.
+    Busy(Nanos),
+    /// Item by item.
+    Cancelled(Vec<CancelResult>),
+    /// Item by item.
+    Paused(Vec<PauseResult>),
+    /// It is done.
+    Done,
+    /// It is not.
+    Refused(Refusal),
+}
+
+/// When a task must have ended: never before it was submitted, and within the range of times.
+fn deadline_at(now: Time, after: Option<Nanos>) -> Option<Time> {
+    after.map(|after| now.saturating_add(after))
+}

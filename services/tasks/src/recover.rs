@@ -1,0 +1,300 @@
+//! The journal's records, and the core that is rebuilt from them.
+
+use crate::again::Again;
+use crate::core::{Core, ID_BITS, Phase, Task, space_of};
+use crate::fair::Queues;
+use crate::job::{Job, Process};
+use crate::kept::{Kept, Outcomes};
+use crate::{Action, Config, Event, KEPT_FOR};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::local::{
+    JobChange, JobId, Limit, Outcome, Scope, SpaceChange, SpaceSpec, TaskId, TaskSpec, Uid,
+};
+use tarn_types::units::Time;
+
+/// What the journal holds: what must survive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Record {
+    /// tarnd was started, for the so-manieth time.
+    Began {
+        /// Counts the starts.
+        generation: u64,
+    },
+    /// A durable task was taken.
+    Submitted {
+        /// Its id.
+        id: TaskId,
+        /// Whose it is.
+        user: Uid,
+        /// For which job.
+        job: Option<JobId>,
+        /// When, nanoseconds since 1970.
+        at: Time,
+        /// When it must have ended.
+        deadline: Option<Time>,
+        /// What was asked for.
+        spec: TaskSpec,
+    },
+    /// A durable task has ended.
+    Ended {
+        /// Whose it was.
+        user: Uid,
+        /// When, nanoseconds since 1970.
+        at: Time,
+        /// How.
+        outcome: Outcome,
+    },
+    /// Dataspaces have changed.
+    Space(SpaceChange),
+    /// Jobs have changed.
+    Job(JobChange),
+    /// A process was added to a job.
+    Process(Process),
+    /// What a job's tasks have put into a space.
+    JobUsed {
+        /// The job.
+        job: JobId,
+        /// The space.
+        space: String,
+        /// Bytes.
+        used: u64,
+    },
+    /// Tasks were paused or resumed.
+    Paused {
+        /// Which; of tasks those that are durable.
+        scope: Scope,
+        /// Paused, or resumed.
+        on: bool,
+    },
+}
+
+/// A core that goes on, and what is to be done first.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The core.
+    pub core: Core,
+    /// Its first actions: `Began`, the surveys, the tasks that go on.
+    pub actions: Vec<Action>,
+}
+
+impl Core {
+    /// Builds the core that these records lead to. `spaces` are those of the command line: they come before the
+    /// journal's.
+    pub fn recover(
+        config: Config,
+        now: Time,
+        records: impl IntoIterator<Item = Record>,
+        spaces: Vec<(String, SpaceSpec)>,
+    ) -> Recovered {
+        let mut core = Self {
+            config,
+            tasks: BTreeMap::new(),
+            followers: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            queues: Queues::default(),
+            spaces: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            outcomes: Outcomes::default(),
+            paused: false,
+            external: 0,
+            links: BTreeMap::new(),
+            handed: BTreeMap::new(),
+            handed_all: 0,
+            stopping: BTreeSet::new(),
+            again: BTreeSet::new(),
+            generation: 0,
+            next: 0,
+            running: 0,
+            totals: (0, 0, 0),
+            mean: 0,
+        };
+        let mut live: BTreeMap<TaskId, Task> = BTreeMap::new();
+        for record in records {
+            core.replay(now, record, &mut live);
+        }
+        for (name, spec) in spaces {
+            core.apply_space(&SpaceChange::Make { name, spec }, true);
+        }
+        core.generation += 1;
+        let generation = core.generation;
+        let mut actions = vec![Action::Record(Record::Began { generation })];
+        for (id, task) in live {
+            core.admit(now, task, &mut actions);
+            // What it named may be gone: told now, not when its turn comes.
+            let gone = core.tasks.get(&id).and_then(|t| {
+                let (from, to) = t.spec.kind.places();
+                let named = [space_of(from), space_of(to)].into_iter().flatten();
+                let mut missing = named.filter(|n| !core.spaces.contains_key(*n));
+                missing.next().map(str::to_owned)
+            });
+            if let Some(name) = gone {
+                let why = tarn_proto::local::Refusal::new(
+                    tarn_proto::local::Code::NotFound,
+                    format!(
+                        "there is no dataspace `{name}` any more since tarnd was started again; make it, then submit the task again"
+                    ),
+                );
+                core.end(now, id, Err(why), crate::Finish::nothing(), &mut actions);
+            }
+        }
+        for (name, space) in &mut core.spaces {
+            space.survey_begins();
+            actions.push(Action::Survey(name.clone()));
+        }
+        core.step(now, Event::Tick, &mut actions);
+        Recovered { core, actions }
+    }
+
+    fn replay(&mut self, now: Time, record: Record, live: &mut BTreeMap<TaskId, Task>) {
+        match record {
+            Record::Began { generation } => self.generation = self.generation.max(generation),
+            Record::Submitted {
+                id,
+                user,
+                job,
+                at,
+                deadline,
+                spec,
+            } => {
+                // A snapshot keeps the ids but not always the start that gave them.
+                self.generation = self.generation.max(id >> ID_BITS);
+                let task = Task {
+                    id,
+                    user,
+                    job,
+                    spec,
+                    resumed: true,
+                    size: None,
+                    started: None,
+                    submitted: at,
+                    deadline,
+                    phase: Phase::Waiting,
+                    waits: 0,
+                    cancelled: false,
+                    paused: false,
+                    halting: false,
+                    holds: false,
+                    told: false,
+                    blocked: None,
+                    again: Again::default(),
+                };
+                live.insert(id, task);
+            }
+            Record::Ended { user, at, outcome } => {
+                live.remove(&outcome.id);
+                if now.saturating_sub(at) <= KEPT_FOR {
+                    let durable = true;
+                    self.outcomes.add(Kept {
+                        user,
+                        at,
+                        durable,
+                        outcome,
+                    });
+                }
+            }
+            Record::Space(change) => self.apply_space(&change, false),
+            // A change that was recorded was possible; one that is not any more changes nothing.
+            Record::Job(change) => drop(self.apply_job(&change)),
+            Record::Process(process) => drop(self.apply_process(process)),
+            Record::JobUsed { job, space, used } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.usage.entry(space).or_default().used = used;
+                }
+            }
+            Record::Paused { scope, on } => match scope {
+                Scope::Tasks(ids) => {
+                    for id in ids {
+                        if let Some(task) = live.get_mut(&id) {
+                            task.paused = on;
+                        }
+                    }
+                }
+                Scope::Job(job) => {
+                    if let Some(job) = self.jobs.get_mut(&job) {
+                        job.paused = on;
+                    }
+                }
+                Scope::All => self.paused = on,
+            },
+        }
+    }
+
+    /// Records that lead to what is durable of this core, and to nothing else: what a new journal begins with.
+    pub fn snapshot(&self) -> Vec<Record> {
+        let mut records = vec![Record::Began {
+            generation: self.generation,
+        }];
+        for (name, space) in self.spaces.iter().filter(|(_, s)| !s.fixed) {
+            let (name, spec) = (name.clone(), space.spec.clone());
+            records.push(Record::Space(SpaceChange::Make { name, spec }));
+        }
+        for (id, job) in &self.jobs {
+            records.extend(job_records(*id, job));
+        }
+        let kept = self.outcomes.iter().filter(|k| k.durable);
+        records.extend(kept.map(|k| Record::Ended {
+            user: k.user,
+            at: k.at,
+            outcome: k.outcome.clone(),
+        }));
+        let durable = |t: &&Task| t.spec.durable && !t.told;
+        records.extend(
+            self.tasks
+                .values()
+                .filter(durable)
+                .map(|t| Record::Submitted {
+                    id: t.id,
+                    user: t.user,
+                    job: t.job,
+                    at: t.submitted,
+                    deadline: t.deadline,
+                    spec: t.spec.clone(),
+                }),
+        );
+        let paused = self.tasks.values().filter(durable).filter(|t| t.paused);
+        let ids: Vec<TaskId> = paused.map(|t| t.id).collect();
+        let on = true;
+        if !ids.is_empty() {
+            let scope = Scope::Tasks(ids);
+            records.push(Record::Paused { scope, on });
+        }
+        if self.paused {
+            let scope = Scope::All;
+            records.push(Record::Paused { scope, on });
+        }
+        records
+    }
+}
+
+fn job_records(id: JobId, job: &Job) -> Vec<Record> {
+    let limit = |(space, quota): (&String, &u64)| Limit {
+        space: space.clone(),
+        quota: *quota,
+    };
+    let mut records = vec![Record::Job(JobChange::Register {
+        job: id,
+        user: job.user,
+        limits: job.limits.iter().map(limit).collect(),
+    })];
+    if job.paused {
+        let (scope, on) = (Scope::Job(id), true);
+        records.push(Record::Paused { scope, on });
+    }
+    let add = |(pid, stamp): (&i32, &u64)| {
+        Record::Process(Process {
+            job: id,
+            pid: *pid,
+            stamp: *stamp,
+        })
+    };
+    records.extend(job.processes.iter().map(add));
+    let used = job.usage.iter().filter(|(_, u)| u.used > 0);
+    records.extend(used.map(|(space, usage)| Record::JobUsed {
+        job: id,
+        space: space.clone(),
+        used: usage.used,
+    }));
+    records
+}

@@ -1,0 +1,253 @@
+//! Dataspaces: what is in them, what fits, who may do what.
+
+use crate::{Config, Size};
+use std::collections::BTreeMap;
+use tarn_proto::local::{Access, Code, Refusal, SpaceInfo, SpaceSpec, Uid};
+use tarn_types::units::{Bytes, Nanos, SECOND, Time};
+
+/// What a survey found is believed for so long when nothing was heard since.
+const BELIEVED: Nanos = 10 * SECOND;
+/// A folder that could not be read is looked at again after so long, if somebody needs it.
+const RETRIED: Nanos = 2 * SECOND;
+/// What the managers may do.
+const ALL: Access = Access {
+    read: true,
+    write: true,
+    manage: true,
+};
+
+/// Bytes in a space: settled and reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Usage {
+    pub(crate) used: u64,
+    pub(crate) reserved: u64,
+}
+
+impl Usage {
+    fn sum(self) -> u64 {
+        self.used.saturating_add(self.reserved)
+    }
+}
+
+/// A dataspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) spec: SpaceSpec,
+    /// Given on the command line: not in the journal.
+    pub(crate) fixed: bool,
+    /// Tasks that name it and have not ended.
+    pub(crate) tasks: u32,
+    /// Slots in use.
+    pub(crate) busy: u32,
+    pub(crate) all: Usage,
+    pub(crate) users: BTreeMap<Uid, Usage>,
+    /// Tasks, queued or under way, that will free something here, by user.
+    pub(crate) freeing: BTreeMap<Uid, u32>,
+    /// When its content was last known from a survey.
+    surveyed: Option<Time>,
+    pub(crate) surveying: bool,
+    /// Whether anything was settled since the last survey began.
+    touched: bool,
+    /// Bytes that came since the last survey began: it may have missed them.
+    came: u64,
+    /// When the last survey ended, believed or not.
+    looked: Option<Time>,
+    /// Since when it cannot be used, and why.
+    broken: Option<(Time, Refusal)>,
+}
+
+/// What keeps a task from starting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// The content is not known (any more): a survey is needed.
+    Survey,
+    /// Room will come.
+    Room,
+    /// Room of this user's quota will come.
+    Quota,
+    /// It never fits, or nothing that could make room is known.
+    Never(Refusal),
+}
+
+impl Space {
+    pub(crate) fn new(spec: SpaceSpec, fixed: bool) -> Self {
+        Self {
+            spec,
+            fixed,
+            tasks: 0,
+            busy: 0,
+            all: Usage::default(),
+            users: BTreeMap::new(),
+            freeing: BTreeMap::new(),
+            surveyed: None,
+            surveying: false,
+            touched: false,
+            came: 0,
+            looked: None,
+            broken: None,
+        }
+    }
+
+    pub(crate) fn slots(&self, config: &Config) -> u32 {
+        match self.spec.slots {
+            0 => config.space_slots,
+            slots => slots,
+        }
+    }
+
+    pub(crate) fn access(&self, config: &Config, user: Uid) -> Access {
+        if !config.bound && (user == 0 || user == config.owner) {
+            return ALL;
+        }
+        let own = self.spec.users.iter().find(|(uid, _)| *uid == user);
+        own.map_or(self.spec.everyone, |(_, access)| *access)
+    }
+
+    /// Whether `size` fits for a user now.
+    pub(crate) fn fits(&self, name: &str, user: Uid, size: Size, now: Time) -> Result<(), Lack> {
+        if let Some((since, why)) = &self.broken {
+            let again = self.surveying || now.saturating_sub(*since) > RETRIED;
+            return Err(match again {
+                true => Lack::Survey,
+                false => Lack::Never(why.clone()),
+            });
+        }
+        let Some(surveyed) = self.surveyed else {
+            return Err(Lack::Survey);
+        };
+        let stale = self.touched || now.saturating_sub(surveyed) > BELIEVED;
+        let own = self.users.get(&user).copied().unwrap_or_default();
+        let quota = match self.spec.quota {
+            0 => self.spec.capacity,
+            quota => quota,
+        };
+        let freeing = |user: Option<Uid>| match user {
+            Some(user) => self.freeing.contains_key(&user),
+            None => !self.freeing.is_empty(),
+        };
+        let checks = [
+            (
+                quota,
+                own,
+                freeing(Some(user)),
+                Code::Quota,
+                "the user's quota in",
+                Lack::Quota,
+            ),
+            (
+                self.spec.capacity,
+                self.all,
+                freeing(None),
+                Code::NoSpace,
+                "the capacity of",
+                Lack::Room,
+            ),
+        ];
+        for (limit, usage, freed, code, what, lack) in checks {
+            let code = match code {
+                // Without a quota of its own, the capacity is what is lacking.
+                Code::Quota if self.spec.quota == 0 => continue,
+                code => code,
+            };
+            if usage.sum().saturating_add(size.room) <= limit {
+                continue;
+            }
+            let never = size.room > limit;
+            if !never && (usage.reserved > 0 || freed) {
+                return Err(lack);
+            }
+            if !never && (stale || self.surveying) {
+                return Err(Lack::Survey);
+            }
+            return Err(Lack::Never(Refusal::new(
+                code,
+                format!(
+                    "{} are needed, but {what} dataspace `{name}` is {}, of which {} are used; remove something there, or choose another place",
+                    Bytes(size.room),
+                    Bytes(limit),
+                    Bytes(usage.sum())
+                ),
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether a survey could tell something new.
+    pub(crate) fn is_unknown(&self, now: Time) -> bool {
+        let old = |at: Time| now.saturating_sub(at) > BELIEVED;
+        self.surveying || self.looked.is_none_or(old)
+    }
+
+    pub(crate) fn reserve(&mut self, user: Uid, room: u64) {
+        self.all.reserved = self.all.reserved.saturating_add(room);
+        let own = self.users.entry(user).or_default();
+        own.reserved = own.reserved.saturating_add(room);
+    }
+
+    /// A reservation ends, with so much added and so much gone.
+    pub(crate) fn settle(&mut self, user: Uid, reserved: u64, added: u64, gone: u64) {
+        self.came = self.came.saturating_add(added);
+        self.touched |= added > 0 || gone > 0 || reserved > 0;
+        let own = self.users.entry(user).or_default();
+        for usage in [&mut self.all, own] {
+            usage.reserved = usage.reserved.saturating_sub(reserved);
+            usage.used = usage.used.saturating_add(added).saturating_sub(gone);
+        }
+        if self.users.get(&user) == Some(&Usage::default()) {
+            self.users.remove(&user);
+        }
+    }
+
+    pub(crate) fn survey_begins(&mut self) {
+        self.surveying = true;
+        self.touched = false;
+        self.came = 0;
+    }
+
+    /// Takes over what a survey found, unless something was settled meanwhile: it may or may not have seen that. Returns the
+    /// most that can be there now.
+    pub(crate) fn survey_ends(
+        &mut self,
+        now: Time,
+        found: Result<BTreeMap<Uid, u64>, Refusal>,
+    ) -> Option<u64> {
+        self.surveying = false;
+        self.looked = Some(now);
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                self.broken = Some((now, why));
+                return None;
+            }
+        };
+        self.broken = None;
+        let sum = found.values().fold(0u64, |sum, n| sum.saturating_add(*n));
+        let most = Some(sum.saturating_add(self.came));
+        if self.touched {
+            return most;
+        }
+        self.surveyed = Some(now);
+        self.all.used = sum;
+        for usage in self.users.values_mut() {
+            usage.used = 0;
+        }
+        for (user, used) in found {
+            self.users.entry(user).or_default().used = used;
+        }
+        self.users.retain(|_, usage| *usage != Usage::default());
+        most
+    }
+
+    pub(crate) fn info(&self, name: &str, config: &Config, user: Uid) -> SpaceInfo {
+        SpaceInfo {
+            name: name.into(),
+            root: self.spec.root.clone(),
+            capacity: self.spec.capacity,
+            quota: self.spec.quota,
+            used: self.all.used,
+            reserved: self.all.reserved,
+            own: self.users.get(&user).map_or(0, |u| u.used),
+            access: self.access(config, user),
+        }
+    }
+}

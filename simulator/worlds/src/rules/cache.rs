@@ -1,0 +1,77 @@
+//! What is left for later runs.
+
+use super::account::{Account, Copy, State};
+use super::{Broken, rule};
+use tarn_types::id::TierRef;
+use tarn_types::part::{PartRef, Place, StoreKey};
+use tarn_types::reason::Reason;
+
+impl Account {
+    pub(super) fn leave_cached(
+        &mut self,
+        part: PartRef,
+        key: &StoreKey,
+        spot: TierRef,
+    ) -> Result<(), Broken> {
+        let at = Place::Node(spot);
+        let same = self.parts.get(&part).is_some_and(|i| i.key == *key);
+        let there = same && self.is_there(part, &at);
+        rule("what is cached is there", there, || part.to_string())?;
+        let needed = self.needed(part);
+        rule(
+            "nothing is cached while it is needed",
+            needed.is_none(),
+            || format!("{part}: {}", needed.unwrap_or_default()),
+        )?;
+        let mut runs = self.running.values();
+        let read = runs.any(|run| {
+            let mut held = run.views.iter().flatten().flatten();
+            held.any(|h| h.part == part && h.spot == spot)
+        });
+        let mut moving = self.transfers.values();
+        let moved = moving.any(|t| t.parts.iter().any(|m| m.part == part && m.from == at));
+        rule("leases are honoured", !read && !moved, || part.to_string())?;
+        let w = &self.workflow;
+        let may = self.cache > 0
+            && !w.erase
+            && !w.dataset(part.data).encrypt
+            && w.producer(part.data, part.version).is_some();
+        rule("what is cached may be", may, || part.to_string())?;
+        let copies = self.copies.entry(part).or_default();
+        let state = |c: &Copy| matches!(c.state, State::Leaving | State::Damaged);
+        let others = copies.iter().filter(|(p, c)| **p != at && !state(c));
+        let others = others.count();
+        rule("one copy of a part is cached", others == 0, || {
+            part.to_string()
+        })?;
+        if let Some(copy) = copies.get_mut(&at) {
+            copy.state = State::Cached;
+        }
+        let (cached, share) = (self.cached(spot), self.capacity[&spot]);
+        let share = u128::from(share) * u128::from(self.cache) / 100;
+        rule(
+            "cached data stays within its share",
+            u128::from(cached) <= share,
+            || format!("{cached} of {share} bytes of {spot:?}"),
+        )
+    }
+
+    /// Bytes that are cached on a tier.
+    fn cached(&self, spot: TierRef) -> u64 {
+        let copies = self.copies.values();
+        let here = copies.filter_map(|c| c.get(&Place::Node(spot)));
+        let cached = here.filter(|c| c.state == State::Cached);
+        cached.map(|c| c.stored).sum()
+    }
+
+    /// Whoever waits for room waits for something else than cached data.
+    pub(super) fn waits_for_no_cache(&self, why: &Reason) -> Result<(), Broken> {
+        let (Reason::WaitForRoom { spot, .. } | Reason::WaitForOthers { spot, .. }) = why else {
+            return Ok(());
+        };
+        let cached = self.cached(*spot);
+        rule("cached data makes way", cached == 0, || {
+            format!("{cached} bytes are cached on {spot:?}")
+        })
+    }
+}

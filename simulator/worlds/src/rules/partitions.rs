@@ -1,0 +1,187 @@
+//! Partitions of steps: they have their room, those that are kept lie where all their steps run, and go when nobody needs them.
+
+use super::account::Account;
+use super::{Broken, rule};
+use std::collections::BTreeSet;
+use tarn_types::action::Run;
+use tarn_types::id::{InstanceId, NodeId, PartitionId, TierId, TierRef};
+use tarn_types::part::StoreKey;
+use tarn_types::workflow::KeepPartition;
+
+/// A partition that is kept for the workflow.
+#[derive(Debug)]
+pub(super) struct Kept {
+    spots: Vec<TierRef>,
+    /// Once a step has it.
+    key: Option<StoreKey>,
+}
+
+impl Account {
+    fn partitions_of(&self, id: InstanceId) -> Vec<(PartitionId, KeepPartition)> {
+        let own = self.workflow.partitions_of(id.step);
+        own.map(|(id, p)| (id, p.keep)).collect()
+    }
+
+    /// Whether an instance uses a partition that is kept.
+    pub(super) fn uses_kept(&self, id: InstanceId) -> bool {
+        let own = self.partitions_of(id).into_iter();
+        own.filter(|(_, keep)| *keep == KeepPartition::Workflow)
+            .count()
+            > 0
+    }
+
+    fn spots_of(&self, partition: PartitionId, homes: &[TierRef]) -> Vec<TierRef> {
+        let named = self.workflow.partition(partition).tier.as_ref();
+        let spot = |home: &TierRef| {
+            let tiers = &self.cluster.node(home.node).tiers;
+            let own = tiers.iter().position(|t| Some(&t.name) == named);
+            let tier = own.map_or(home.tier, |t| TierId(t as u32));
+            TierRef { tier, ..*home }
+        };
+        homes.iter().map(spot).collect()
+    }
+
+    /// Bytes that partitions take on a tier.
+    pub(super) fn partitions_on(&self, spot: TierRef) -> u64 {
+        let takes = |id: PartitionId, spots: &[TierRef]| {
+            let here = spots.iter().filter(|s| **s == spot).count() as u64;
+            here * self.workflow.partition(id).takes(spots.len())
+        };
+        let kept = self.kept.iter().map(|(id, k)| takes(*id, &k.spots));
+        let own = self.placed.iter().flat_map(|(id, placed)| {
+            let own = self.partitions_of(*id).into_iter();
+            let own = own.filter(|(_, keep)| *keep == KeepPartition::Step);
+            own.map(|(p, _)| takes(p, &self.spots_of(p, &placed.spots)))
+                .collect::<Vec<_>>()
+        });
+        kept.sum::<u64>() + own.sum::<u64>()
+    }
+
+    /// An instance gets a place.
+    pub(super) fn place_partitions(
+        &mut self,
+        id: InstanceId,
+        homes: &[TierRef],
+    ) -> Result<(), Broken> {
+        let nodes: Vec<NodeId> = homes.iter().map(|s| s.node).collect();
+        for (partition, keep) in self.partitions_of(id) {
+            let spots = self.spots_of(partition, homes);
+            let takes = self.workflow.partition(partition).takes(spots.len());
+            if keep == KeepPartition::Workflow {
+                let fresh = || Kept {
+                    spots: spots.clone(),
+                    key: None,
+                };
+                let kept = self.kept.entry(partition).or_insert_with(fresh);
+                let there: Vec<NodeId> = kept.spots.iter().map(|s| s.node).collect();
+                rule(
+                    "a step runs where its partitions lie",
+                    there == nodes,
+                    || format!("{id} on {nodes:?}, {partition} on {there:?}"),
+                )?;
+            }
+            spots
+                .iter()
+                .try_for_each(|s| self.within_capacity(*s, takes))?;
+        }
+        Ok(())
+    }
+
+    /// What no instance with a place uses, and none has used, is not there.
+    pub(super) fn drop_unused(&mut self) {
+        let placed: BTreeSet<_> = self.placed.keys().map(|id| id.step).collect();
+        let workflow = &self.workflow;
+        self.kept.retain(|id, kept| {
+            let mut steps = workflow.partition(*id).steps.iter();
+            kept.key.is_some() || steps.any(|s| placed.contains(s))
+        });
+    }
+
+    fn is_filled(&self, partition: PartitionId) -> bool {
+        let steps = &self.workflow.partition(partition).steps;
+        self.done.iter().any(|id| steps.contains(&id.step))
+    }
+
+    /// What was set aside for a step is still there when it begins, as far as is known.
+    pub(super) fn has_room_to_begin(&self, run: &Run) -> Result<(), Broken> {
+        for spot in &run.nodes {
+            self.within_capacity(*spot, run.reserve)?;
+        }
+        for lent in &run.partitions {
+            let takes = self
+                .workflow
+                .partition(lent.partition)
+                .takes(lent.spots.len());
+            let made = self
+                .kept
+                .get(&lent.partition)
+                .is_some_and(|k| k.key.is_some());
+            let takes = if made { 0 } else { takes };
+            let mut spots = lent.spots.iter();
+            spots.try_for_each(|s| self.within_capacity(*s, takes))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_its_partitions(&mut self, run: &Run) -> Result<(), Broken> {
+        let wants = self.partitions_of(run.instance);
+        let has = run.partitions.iter().map(|l| l.partition);
+        let same = has.eq(wants.iter().map(|(id, _)| *id));
+        rule("a step has its partitions", same, || {
+            format!("{:?}", run.partitions)
+        })?;
+        for (lent, (partition, keep)) in run.partitions.iter().zip(wants) {
+            let filled = self.is_filled(partition) && keep == KeepPartition::Workflow;
+            rule(
+                "what is filled is not made anew",
+                filled == lent.filled,
+                || format!("{lent:?}"),
+            )?;
+            let spots = match keep {
+                KeepPartition::Step => self.spots_of(partition, &run.nodes),
+                KeepPartition::Workflow => {
+                    let kept = self.kept.get_mut(&partition);
+                    let Some(kept) = kept else {
+                        return Err(("what is kept is there", partition.to_string()));
+                    };
+                    let key = kept.key.get_or_insert_with(|| lent.key.clone());
+                    rule("what is kept stays", *key == lent.key, || {
+                        format!("{key:?} and {lent:?}")
+                    })?;
+                    kept.spots.clone()
+                }
+            };
+            rule(
+                "a partition lies where it has its room",
+                spots == lent.spots,
+                || format!("{lent:?} and {spots:?}"),
+            )?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn discard(&mut self, partition: PartitionId, key: &StoreKey) -> Result<(), Broken> {
+        let kept = self.kept.remove(&partition);
+        let there = kept.as_ref().is_some_and(|k| k.key.as_ref() == Some(key));
+        rule("what is removed is there", there, || partition.to_string())?;
+        let steps = &self.workflow.partition(partition).steps;
+        let used = self.placed.keys().find(|id| steps.contains(&id.step));
+        rule(
+            "a partition that is used is not removed",
+            used.is_none(),
+            || format!("{partition} and {used:?}"),
+        )?;
+        let spots = kept.map_or_else(Vec::new, |k| k.spots);
+        let lost = spots.iter().any(|s| self.lost.contains(&s.node));
+        let over = steps.iter().all(|s| {
+            let done = self.done.iter().filter(|id| id.step == *s).count();
+            self.items(*s).is_some_and(|items| items.len() == done)
+        });
+        let vain = lost && !self.is_filled(partition);
+        rule(
+            "a partition that is needed is not removed",
+            over || vain,
+            || partition.to_string(),
+        )
+    }
+}

@@ -1,0 +1,353 @@
+//! A whole site in virtual time: does what a planner decides ([`SiteAction`]), tells it what happened ([`SiteEvent`]), and
+//! measures.
+//!
+//! Everything is an integer and nothing depends on a hash order: the same machine, workload, faults and actions give the
+//! same events. What the planner may not order is a [`WorldError`]; the world itself only refuses what it cannot do, and
+//! [`Checked`] holds the planner to every rule.
+//!
+//! When a node is lost, or reboots and with it its `app_direct` tiers, every layout that includes the node is gone, from
+//! its other nodes too. Jobs that had a lost node have ended without success; they keep their allocation until they are
+//! released.
+
+mod arrivals;
+mod checked;
+mod earliest;
+mod faults;
+mod fluid;
+mod jobs;
+mod moves;
+mod nodes;
+mod plumbing;
+mod power;
+mod record;
+mod space;
+mod taken_out;
+
+use arrivals::Arrivals;
+pub use checked::Checked;
+pub use faults::SiteFaults;
+use faults::Slow;
+use fluid::{Fluid, Slot};
+use jobs::{JobSlot, Phase};
+use moves::Moving;
+use nodes::NodeSlot;
+use power::Meter;
+use record::Record;
+use space::Space;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+use tarn_ports::{SiteWorld, WorldError};
+use tarn_types::id::NodeId;
+use tarn_types::site::{
+    JobId, JobResult, Machine, MoveId, NodeKind, SiteAction, SiteEvent, SiteResult, Workload,
+};
+use tarn_types::units::{Elapsed, Time};
+
+/// Timers in a row without an action or anything else that happens: a planner that asks for more waits for nothing.
+const MAX_IDLE_TIMERS: u32 = 100_000;
+
+/// What happens at a known time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// A program ends; not if it was stopped before.
+    End(JobId),
+    /// A node has booted: woken up, or in another mode.
+    Boot(NodeId),
+    Lose,
+    Back(NodeId),
+    Slow,
+    SlowOver(Slow),
+}
+
+/// A site in virtual time.
+#[derive(Debug)]
+pub struct Site {
+    machine: Machine,
+    island_of: Vec<u16>,
+    work: Arc<Workload>,
+    faults: SiteFaults,
+    now: Time,
+    /// Numbers what is due, to tell what was overtaken.
+    numbered: u64,
+    due: BinaryHeap<Reverse<(Time, u64, Due)>>,
+    /// What has happened and was not told yet.
+    ready: VecDeque<SiteEvent>,
+    arrivals: Arrivals,
+    jobs: Vec<JobSlot>,
+    /// Jobs that were told and are neither done nor taken out.
+    open: usize,
+    /// Who writes each item.
+    producers: Vec<Option<JobId>>,
+    /// Who waits for whom: (before, after); made when a job is first taken out.
+    waits: Vec<(JobId, JobId)>,
+    nodes: Vec<NodeSlot>,
+    space: Space,
+    fluid: Fluid,
+    /// By stream.
+    moving: Vec<Option<Moving>>,
+    streams: HashMap<MoveId, Slot>,
+    losses: u64,
+    /// Nodes that are lost or boot: what a lost one took may have to be made again once they are back.
+    away: u32,
+    slow_downs: u64,
+    /// What is slow, and how many times over.
+    slow: BTreeMap<Slow, u32>,
+    idle_timers: u32,
+    record: Record,
+}
+
+impl Site {
+    /// A site on which nothing goes wrong.
+    ///
+    /// # Errors
+    /// When the workload contradicts itself.
+    pub fn new(machine: &Machine, work: Arc<Workload>) -> Result<Self, WorldError> {
+        let arrivals = Arrivals::new(&work)?;
+        let island_of = machine.island_of();
+        let mut producers = vec![None; work.items.len()];
+        for (number, w) in (0u32..).zip(&work.jobs) {
+            for item in &w.job.writes {
+                producers[item.at()] = Some(JobId(number));
+            }
+        }
+        let result = SiteResult {
+            jobs: vec![JobResult::default(); work.jobs.len()],
+            delivered: vec![None; work.flows.len()],
+            ..SiteResult::default()
+        };
+        let modes = island_of
+            .iter()
+            .map(|i| &machine.islands[usize::from(*i)].kind);
+        Ok(Self {
+            nodes: modes.map(|kind| NodeSlot::new(kind.mode)).collect(),
+            jobs: std::iter::repeat_with(JobSlot::default)
+                .take(work.jobs.len())
+                .collect(),
+            space: Space::new(island_of.len(), work.items.iter().map(|i| i.item.bytes)),
+            fluid: Fluid::new(plumbing::capacities(machine).into_iter()),
+            record: Record {
+                result,
+                meter: Meter::new(machine),
+                spans: false,
+            },
+            machine: machine.clone(),
+            island_of,
+            work,
+            faults: SiteFaults::default(),
+            now: 0,
+            numbered: 0,
+            due: BinaryHeap::new(),
+            ready: VecDeque::new(),
+            arrivals,
+            open: 0,
+            producers,
+            waits: Vec::new(),
+            moving: Vec::new(),
+            streams: HashMap::new(),
+            losses: 0,
+            away: 0,
+            slow_downs: 0,
+            slow: BTreeMap::new(),
+            idle_timers: 0,
+        })
+    }
+
+    /// Lets things go wrong.
+    #[must_use]
+    pub fn with_faults(mut self, faults: SiteFaults) -> Self {
+        self.faults = faults;
+        self.plan_loss();
+        self.plan_slow_down();
+        self
+    }
+
+    /// Keeps spans for charts.
+    #[must_use]
+    pub fn with_spans(mut self) -> Self {
+        self.record.spans = true;
+        self
+    }
+
+    /// Holds the planner to every rule.
+    #[must_use]
+    pub fn checked(self) -> Checked<Self> {
+        let machine = self.machine.clone();
+        Checked::new(&machine, self)
+    }
+
+    /// What happened so far.
+    pub fn into_result(mut self) -> SiteResult {
+        self.end_spans();
+        let mut result = self.record.result;
+        result.tier_peaks = self.space.peaks;
+        result.tier_peak_all = self.space.peak_all;
+        result
+    }
+
+    fn kind(&self, node: NodeId) -> &NodeKind {
+        &self.machine.islands[usize::from(self.island_of[node.at()])].kind
+    }
+
+    /// Something will happen. Its number.
+    fn at(&mut self, time: Time, what: Due) -> u64 {
+        self.numbered += 1;
+        self.due.push(Reverse((time, self.numbered, what)));
+        self.numbered
+    }
+
+    /// Refuses what cannot be done.
+    fn refuse<T>(&self, what: String) -> Result<T, WorldError> {
+        Err(WorldError(format!(
+            "site at {} ({} ns): {what}; this is an error of the planner that ordered it",
+            Elapsed(self.now),
+            self.now
+        )))
+    }
+
+    /// Nothing is left to be done for anybody.
+    fn is_over(&self, next_arrival: Option<Time>) -> bool {
+        let idle = self.open == 0 && self.streams.is_empty() && self.away == 0;
+        idle && next_arrival.is_none()
+    }
+
+    /// The next thing that happens, and when: what is due before what moves before what comes.
+    fn upcoming(&mut self) -> Option<(Time, Next)> {
+        let arrival = self.arrivals.time(self.now);
+        if self.is_over(arrival) {
+            return None;
+        }
+        let now = self.now;
+        let due = self.due.peek().map(|Reverse(d)| d.0.max(now));
+        // What happens now needs no new rates of what moves.
+        if due == Some(now) {
+            return Some((now, Next::Due));
+        }
+        if let Some(slot) = self.fluid.ended(now) {
+            return Some((now, Next::Moved(slot)));
+        }
+        if arrival == Some(now) {
+            return Some((now, Next::Submitted));
+        }
+        let due = due.map(|t| (t, Next::Due));
+        let moved = self.fluid.next(now).map(|(t, s)| (t, Next::Moved(s)));
+        let comes = arrival.map(|t| (t, Next::Submitted));
+        let all = [due, moved, comes];
+        all.into_iter().flatten().min_by_key(|n| n.0)
+    }
+
+    /// Lets it happen. `None` where there is nothing to tell.
+    fn happens(&mut self, what: Next) -> Option<SiteEvent> {
+        match what {
+            Next::Moved(slot) => self.move_ends(slot),
+            Next::Submitted => {
+                let mut jobs = self.arrivals.take();
+                // What waits for a job that was taken out went with it.
+                jobs.retain(|j| self.phase(*j) == Some(Phase::Unknown));
+                if jobs.is_empty() {
+                    return None;
+                }
+                self.submit(&jobs);
+                Some(self.arrivals.event(&self.work, &jobs))
+            }
+            Next::Due => {
+                let Reverse((_, number, due)) = self.due.pop()?;
+                match due {
+                    Due::End(job) => self.program_ends(job, number),
+                    Due::Boot(node) => self.booted(node, number),
+                    Due::Lose => self.lose_one(),
+                    Due::Back(node) => self.back(node),
+                    Due::Slow => self.slow_down(),
+                    Due::SlowOver(what) => self.slow_over(what),
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, event: SiteEvent) -> Result<Option<(Time, SiteEvent)>, WorldError> {
+        let timer = event == SiteEvent::Timer;
+        self.idle_timers = if timer { self.idle_timers + 1 } else { 0 };
+        if self.idle_timers > MAX_IDLE_TIMERS {
+            return self.refuse(format!(
+                "the planner asked for {MAX_IDLE_TIMERS} timers in a row and did nothing"
+            ));
+        }
+        self.record.result.events += 1;
+        Ok(Some((self.now, event)))
+    }
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    Due,
+    Moved(Slot),
+    Submitted,
+}
+
+impl SiteWorld for Site {
+    fn perform(&mut self, now: Time, action: &SiteAction) -> Result<(), WorldError> {
+        if now != self.now {
+            return self.refuse(format!("acts at {now} ns, which is not now"));
+        }
+        self.idle_timers = 0;
+        match action {
+            SiteAction::Plan { .. } | SiteAction::Unplan { .. } => Ok(()),
+            SiteAction::Allocate { job, nodes, .. } => self.allocate(*job, nodes),
+            SiteAction::Move(order) => self.begin_move(order),
+            SiteAction::Cancel { id } => self.cancel(*id),
+            SiteAction::Run {
+                job,
+                attempt,
+                local_read,
+                local_write,
+                to_tiers,
+                retained,
+            } => {
+                let run = jobs::Run {
+                    attempt: *attempt,
+                    local_read: *local_read,
+                    local_write: *local_write,
+                    to_tiers: *to_tiers,
+                };
+                let sum = &mut self.record.result.bytes.retained;
+                *sum = sum.saturating_add(*retained);
+                self.run(*job, run)
+            }
+            SiteAction::Release { job } => self.release(*job),
+            SiteAction::Drop {
+                item,
+                nodes,
+                spread,
+            } => self.drop_item(*item, nodes, *spread),
+            SiteAction::SetMode { node, mode } => self.set_mode(*node, *mode),
+            SiteAction::Sleep { node } => self.sleep(*node),
+            SiteAction::Wake { node } => self.wake(*node),
+            SiteAction::Refuse { job, lacks } => self.take_out(*job, Some(lacks.clone())),
+            SiteAction::GiveUp { job } => self.take_out(*job, None),
+        }
+    }
+
+    fn next(&mut self, until: Option<Time>) -> Result<Option<(Time, SiteEvent)>, WorldError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return self.tell(event);
+            }
+            let upcoming = self.upcoming();
+            let until = until.map(|t| t.max(self.now));
+            match (upcoming, until) {
+                (Some((time, what)), until) if until.is_none_or(|u| time <= u) => {
+                    self.now = time;
+                    if let Some(event) = self.happens(what) {
+                        return self.tell(event);
+                    }
+                }
+                (_, Some(until)) => {
+                    self.now = until;
+                    return self.tell(SiteEvent::Timer);
+                }
+                (_, None) => return Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What the checker knows: nodes, jobs, items and moves.
+
+use super::super::plumbing;
+use super::super::space::Layout;
+use super::Broken;
+use super::promise::Promise;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tarn_types::id::NodeId;
+use tarn_types::site::{
+    FlowId, Input, Item, ItemId, Job, JobId, Machine, Mode, Move, MoveId, NodeKind, Nodes, Spread,
+};
+use tarn_types::units::{Nanos, Time};
+
+/// What a node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Power {
+    Up,
+    Asleep,
+    Waking,
+    Booting(Mode),
+    Lost,
+}
+
+/// A node.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) mode: Mode,
+    pub(super) power: Power,
+    /// Who has it or a part of it. Jobs that go on in another one's allocation are not listed.
+    pub(super) guests: Vec<JobId>,
+    /// Bytes of its tiers that are taken.
+    pub(super) taken: u64,
+}
+
+/// How far a job has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Waiting,
+    Held,
+    Running,
+    Ended { ok: bool },
+    Done,
+    TakenOut,
+}
+
+/// A job.
+#[derive(Debug)]
+pub(super) struct JobRow {
+    pub(super) job: Arc<Job>,
+    pub(super) stage: Stage,
+    /// When it was submitted, and when it got nodes last.
+    pub(super) submitted: Time,
+    pub(super) since: Time,
+    pub(super) attempts: u32,
+    /// Times its nodes were taken from it by a loss.
+    pub(super) broken: u32,
+    pub(super) nodes: Option<Nodes>,
+    /// Nodes on which it is planned.
+    pub(super) planned: Option<Nodes>,
+    /// It goes on in its script's allocation.
+    pub(super) within: bool,
+    /// It has ended well, though it may run again for what a lost node took.
+    pub(super) ended_once: bool,
+    /// What direct moves brought into its memory: item and nodes.
+    pub(super) brought: Vec<(ItemId, Nodes)>,
+    /// It writes to its tiers.
+    pub(super) writes_locally: bool,
+}
+
+/// An item.
+#[derive(Debug)]
+pub(super) struct ItemRow {
+    pub(super) item: Item,
+    /// Its size as far as known.
+    pub(super) bytes: u64,
+    pub(super) outside: bool,
+    pub(super) producer: Option<JobId>,
+    pub(super) readers: Vec<JobId>,
+    /// Where it is there as a whole.
+    pub(super) layouts: Vec<Layout>,
+}
+
+/// Which end of a move is a job's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    None,
+    From,
+    To,
+}
+
+/// The account.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(super) now: Time,
+    pub(super) machine: Machine,
+    pub(super) island_of: Vec<u16>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) jobs: BTreeMap<JobId, JobRow>,
+    pub(super) items: BTreeMap<ItemId, ItemRow>,
+    pub(super) moves: BTreeMap<MoveId, (Move, Memory)>,
+    /// Items of which a lost node took the last: nobody else can be blamed for that.
+    pub(super) lost: BTreeSet<ItemId>,
+    /// When the first job of each workflow came.
+    pub(super) flows: BTreeMap<FlowId, Time>,
+    /// How far workflows may delay an ordinary job against its promise, if anything was said.
+    pub(super) bound: Option<Nanos>,
+    pub(super) promise: Option<Promise>,
+}
+
+impl Account {
+    pub(super) fn new(machine: &Machine) -> Self {
+        let island_of = machine.island_of();
+        let node = |island: &u16| Node {
+            mode: machine.islands[usize::from(*island)].kind.mode,
+            power: Power::Up,
+            guests: Vec::new(),
+            taken: 0,
+        };
+        Self {
+            now: 0,
+            machine: machine.clone(),
+            nodes: island_of.iter().map(node).collect(),
+            island_of,
+            jobs: BTreeMap::new(),
+            items: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            flows: BTreeMap::new(),
+            bound: None,
+            promise: None,
+        }
+    }
+
+    pub(super) fn kind(&self, node: NodeId) -> &NodeKind {
+        &self.machine.islands[usize::from(self.island_of[node.at()])].kind
+    }
+
+    pub(super) fn job(&self, id: JobId) -> Result<&JobRow, Broken> {
+        let row = self.jobs.get(&id);
+        row.ok_or_else(|| ("known ids", format!("job {id} was not submitted")))
+    }
+
+    pub(super) fn job_mut(&mut self, id: JobId) -> Result<&mut JobRow, Broken> {
+        let row = self.jobs.get_mut(&id);
+        row.ok_or_else(|| ("known ids", format!("job {id} was not submitted")))
+    }
+
+    pub(super) fn item(&self, id: ItemId) -> Result<&ItemRow, Broken> {
+        let row = self.items.get(&id);
+        row.ok_or_else(|| ("known ids", format!("item {id} was not submitted")))
+    }
+
+    pub(super) fn item_mut(&mut self, id: ItemId) -> Result<&mut ItemRow, Broken> {
+        let row = self.items.get_mut(&id);
+        row.ok_or_else(|| ("known ids", format!("item {id} was not submitted")))
+    }
+
+    /// Whether these are different nodes of one island, all up.
+    pub(super) fn usable(&self, what: &str, nodes: &[NodeId]) -> Result<(), Broken> {
+        let mut sorted = nodes.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() < nodes.len() || nodes.is_empty() {
+            return Err((
+                "nodes",
+                format!("{what} names no node or one twice: {nodes:?}"),
+            ));
+        }
+        for node in nodes {
+            let Some(state) = self.nodes.get(node.at()) else {
+                return Err((
+                    "known ids",
+                    format!("{what} names node {node}, which is not there"),
+                ));
+            };
+            if state.power != Power::Up {
+                return Err((
+                    "nodes are up",
+                    format!("{what} uses node {node}, which is {:?}", state.power),
+                ));
+            }
+        }
+        if nodes
+            .iter()
+            .any(|n| self.island_of[n.at()] != self.island_of[nodes[0].at()])
+        {
+            return Err(("one island", format!("{what} spans islands: {nodes:?}")));
+        }
+        Ok(())
+    }
+
+    /// Takes space, which must be there.
+    pub(super) fn take(&mut self, what: &str, item: ItemId, layout: &Layout) -> Result<(), Broken> {
+        let each = layout.each(self.item(item)?.bytes);
+        for node in layout.nodes.iter() {
+            let capacity = plumbing::capacity(self.kind(*node), self.nodes[node.at()].mode);
+            let taken = &mut self.nodes[node.at()].taken;
+            *taken += each;
+            if each > 0 && *taken > capacity {
+                return Err((
+                    "tier capacity",
+                    format!(
+                        "{what} takes {each} bytes for item {item} on node {node}, whose tiers hold {capacity} bytes, \
+                         {} of them taken already",
+                        *taken - each
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives space back.
+    pub(super) fn give_back(&mut self, item: ItemId, layout: &Layout) -> Result<(), Broken> {
+        let each = layout.each(self.item(item)?.bytes);
+        for node in layout.nodes.iter() {
+            self.free(*node, each);
+        }
+        Ok(())
+    }
+
+    pub(super) fn free(&mut self, node: NodeId, bytes: u64) {
+        let taken = &mut self.nodes[node.at()].taken;
+        *taken = taken.saturating_sub(bytes);
+    }
+
+    /// What a job writes lies so, where it writes to its tiers.
+    pub(super) fn written(row: &JobRow) -> Option<Layout> {
+        row.nodes.as_ref().map(|n| Layout::new(n, Spread::Share))
+    }
+
+    /// Whether an input of a job is on the so-and-so-manieth of its nodes.
+    fn is_on(
+        &self,
+        row: &JobRow,
+        input: &Input,
+        nodes: &[NodeId],
+        rank: usize,
+    ) -> Result<bool, Broken> {
+        let node = nodes[rank];
+        let brought = row.brought.iter();
+        let mut brought = brought.filter(|(item, _)| *item == input.item);
+        let lies = |l: &Layout| serves(l, input.spread, nodes, rank);
+        let item = self.item(input.item)?;
+        Ok(brought.any(|(_, to)| to.contains(&node)) || item.layouts.iter().any(lies))
+    }
+
+    /// What lies on the tiers alone is leased to the jobs that count on it: those that are planned on its nodes or have them.
+    /// It stays until their programs run (and then because these read it).
+    pub(super) fn leased(&self, what: &str, id: ItemId, gone: &Layout) -> Result<(), Broken> {
+        let item = self.item(id)?;
+        if item.outside {
+            return Ok(());
+        }
+        for reader in &item.readers {
+            let row = self.job(*reader)?;
+            let nodes = match row.stage {
+                Stage::Held => row.nodes.as_deref(),
+                Stage::Waiting => row.planned.as_deref(),
+                _ => None,
+            };
+            let nodes = nodes.unwrap_or_default();
+            for input in row.job.reads.iter().filter(|i| i.item == id) {
+                for rank in 0..nodes.len() {
+                    let was = serves(gone, input.spread, nodes, rank);
+                    if was && !self.is_on(row, input, nodes, rank)? {
+                        return Err((
+                            "leases are honoured",
+                            format!(
+                                "{what} takes it away from node {}, where job {reader} counts on it",
+                                nodes[rank]
+                            ),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first input of a job that is not on one of its nodes.
+    pub(super) fn lacking(&self, row: &JobRow) -> Result<Option<(ItemId, NodeId)>, Broken> {
+        let nodes: &[NodeId] = row.nodes.as_deref().unwrap_or_default();
+        for input in &row.job.reads {
+            for (rank, node) in nodes.iter().enumerate() {
+                if !self.is_on(row, input, nodes, rank)? {
+                    return Ok(Some((input.item, *node)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Why an item is still needed, if it is.
+    pub(super) fn needed(&self, item: &ItemRow) -> Option<String> {
+        let reader = item.readers.iter().find(|j| {
+            let stage = self.jobs.get(j).map(|r| r.stage);
+            !matches!(
+                stage,
+                Some(Stage::Done | Stage::TakenOut | Stage::Ended { ok: true })
+            )
+        });
+        if let Some(reader) = reader {
+            return Some(format!("job {reader} is to read it"));
+        }
+        (item.item.keep && !item.outside).then(|| "it has to be outside in the end".to_owned())
+    }
+
+    /// An item that must not be lost lies somewhere.
+    pub(super) fn still_there(&self, what: &str, id: ItemId) -> Result<(), Broken> {
+        let item = self.item(id)?;
+        if item.outside || !item.layouts.is_empty() {
+            return Ok(());
+        }
+        match self.needed(item) {
+            None => Ok(()),
+            Some(why) => Err((
+                "nothing needed is lost",
+                format!("{what} loses item {id}, which lies nowhere else, and {why}"),
+            )),
+        }
+    }
+
+    /// Jobs that run still have these inputs. A lost node may have taken others, from a script that goes on elsewhere in
+    /// its allocation: it has them in memory.
+    pub(super) fn runs_undisturbed(&self, what: &str, gone: &[ItemId]) -> Result<(), Broken> {
+        for (id, row) in self.jobs.iter().filter(|(_, r)| r.stage == Stage::Running) {
+            if let Some((item, node)) = self.lacking(row)?.filter(|l| gone.contains(&l.0)) {
+                return Err((
+                    "inputs stay",
+                    format!(
+                        "{what} takes item {item} away from node {node}, where job {id} reads it"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether what lies so is, for a job on these nodes, on the so-and-so-manieth of them.
+fn serves(l: &Layout, wanted: Spread, nodes: &[NodeId], rank: usize) -> bool {
+    match (l.spread, wanted) {
+        (Spread::Whole, _) => l.nodes.contains(&nodes[rank]),
+        (Spread::Share, Spread::Share) => {
+            l.nodes.len() == nodes.len() && l.nodes.get(rank) == nodes.get(rank)
+        }
+        (Spread::Share, Spread::Whole) => false,
+    }
+}

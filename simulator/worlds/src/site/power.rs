@@ -1,0 +1,89 @@
+//! What a machine draws: by island, how many nodes are awake, asleep and booting, and how many cores run programs.
+
+use tarn_types::site::{Machine, Power};
+use tarn_types::units::{SECOND, Time};
+
+/// What a node draws for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Draw {
+    /// Idle at least.
+    Awake,
+    Asleep,
+    /// Waking up, or rebooting into another mode.
+    Boot,
+    /// Lost: nothing.
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Island {
+    power: Power,
+    cores: u32,
+    /// By [`Draw`].
+    nodes: [u64; 4],
+    /// Cores, over all nodes, that run a program.
+    running: u64,
+}
+
+/// The meter. A node's draw goes from idle to busy with the share of its cores that run a program; a job that only
+/// moves data draws as if idle.
+#[derive(Debug)]
+pub(super) struct Meter {
+    islands: Vec<Island>,
+    since: Time,
+    joules: f64,
+}
+
+impl Meter {
+    pub(super) fn new(machine: &Machine) -> Self {
+        let islands = machine.islands.iter().map(|i| Island {
+            power: i.kind.power,
+            cores: i.kind.cores.max(1),
+            nodes: [u64::from(i.nodes), 0, 0, 0],
+            running: 0,
+        });
+        Self {
+            islands: islands.collect(),
+            since: 0,
+            joules: 0.0,
+        }
+    }
+
+    /// Joules drawn up to now.
+    pub(super) fn read(&mut self, now: Time) -> f64 {
+        let seconds = now.saturating_sub(self.since) as f64 / SECOND as f64;
+        let watts: f64 = self.islands.iter().map(Island::watts).sum();
+        self.joules += watts * seconds;
+        self.since = now;
+        self.joules
+    }
+
+    /// A node draws for something else from now on.
+    pub(super) fn change(&mut self, now: Time, island: u16, from: Draw, to: Draw) {
+        self.read(now);
+        let nodes = &mut self.islands[usize::from(island)].nodes;
+        nodes[from as usize] -= 1;
+        nodes[to as usize] += 1;
+    }
+
+    /// A program begins on so many cores of an island, all nodes together.
+    pub(super) fn begin(&mut self, now: Time, island: u16, cores: u64) {
+        self.read(now);
+        self.islands[usize::from(island)].running += cores;
+    }
+
+    /// It ends.
+    pub(super) fn end(&mut self, now: Time, island: u16, cores: u64) {
+        self.read(now);
+        self.islands[usize::from(island)].running -= cores;
+    }
+}
+
+impl Island {
+    fn watts(&self) -> f64 {
+        let [awake, asleep, boot, _] = self.nodes.map(|n| n as f64);
+        let p = self.power;
+        let busy = self.running as f64 / f64::from(self.cores);
+        awake * p.idle + busy * (p.busy - p.idle) + asleep * p.asleep + boot * p.boot
+    }
+}

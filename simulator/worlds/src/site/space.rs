@@ -1,0 +1,127 @@
+//! What lies where on the tiers, and how full they are.
+
+use tarn_types::id::NodeId;
+use tarn_types::site::{ItemId, Nodes, Spread};
+
+/// An item over nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) nodes: Nodes,
+    pub(super) spread: Spread,
+}
+
+impl Layout {
+    /// On one node, an equal share is the whole.
+    pub(super) fn new(nodes: &Nodes, spread: Spread) -> Self {
+        let spread = match nodes.len() {
+            1 => Spread::Whole,
+            _ => spread,
+        };
+        Self {
+            nodes: nodes.clone(),
+            spread,
+        }
+    }
+
+    /// Bytes on each node of an item of this size.
+    pub(super) fn each(&self, bytes: u64) -> u64 {
+        match self.spread {
+            Spread::Whole => bytes,
+            Spread::Share => bytes.div_ceil(self.nodes.len().max(1) as u64),
+        }
+    }
+}
+
+/// How full tiers are, and what is there.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Bytes on each node.
+    fill: Vec<u64>,
+    /// By item: its size as the planner knows it, and where it is there as a whole.
+    items: Vec<(u64, Vec<Layout>)>,
+    /// The most that was on each node, and on all together.
+    pub(super) peaks: Vec<u64>,
+    pub(super) peak_all: u64,
+    all: u64,
+}
+
+impl Space {
+    pub(super) fn new(nodes: usize, items: impl Iterator<Item = u64>) -> Self {
+        Self {
+            fill: vec![0; nodes],
+            items: items.map(|bytes| (bytes, Vec::new())).collect(),
+            peaks: vec![0; nodes],
+            peak_all: 0,
+            all: 0,
+        }
+    }
+
+    pub(super) fn fill(&self, node: NodeId) -> u64 {
+        self.fill[node.at()]
+    }
+
+    /// The fullest of some nodes has so much.
+    pub(super) fn fullest(&self, nodes: &[NodeId]) -> u64 {
+        nodes.iter().map(|n| self.fill(*n)).max().unwrap_or(0)
+    }
+
+    /// The size of an item, as far as the planner knows it.
+    pub(super) fn bytes(&self, item: ItemId) -> u64 {
+        self.items[item.at()].0
+    }
+
+    /// The true size of an item that takes no space now.
+    pub(super) fn set_bytes(&mut self, item: ItemId, bytes: u64) {
+        self.items[item.at()].0 = bytes;
+    }
+
+    /// Space for an item is taken; it is not there yet.
+    pub(super) fn take(&mut self, item: ItemId, layout: &Layout) {
+        let each = layout.each(self.bytes(item));
+        for node in layout.nodes.iter() {
+            let fill = &mut self.fill[node.at()];
+            *fill = fill.saturating_add(each);
+            self.all = self.all.saturating_add(each);
+            let peak = &mut self.peaks[node.at()];
+            *peak = (*peak).max(*fill);
+        }
+        self.peak_all = self.peak_all.max(self.all);
+    }
+
+    /// Space that was taken is given back.
+    pub(super) fn give_back(&mut self, item: ItemId, layout: &Layout) {
+        let each = layout.each(self.bytes(item));
+        for node in layout.nodes.iter() {
+            let fill = &mut self.fill[node.at()];
+            *fill = fill.saturating_sub(each);
+            self.all = self.all.saturating_sub(each);
+        }
+    }
+
+    /// An item for which space was taken is there.
+    pub(super) fn settle(&mut self, item: ItemId, layout: Layout) {
+        self.items[item.at()].1.push(layout);
+    }
+
+    /// An item goes from somewhere. Whether it was there.
+    pub(super) fn drop(&mut self, item: ItemId, layout: &Layout) -> bool {
+        let layouts = &mut self.items[item.at()].1;
+        let Some(at) = layouts.iter().position(|l| l == layout) else {
+            return false;
+        };
+        layouts.swap_remove(at);
+        self.give_back(item, layout);
+        true
+    }
+
+    /// A node loses what its tiers hold: layouts of which a part is missing are gone from their other nodes too.
+    pub(super) fn lose(&mut self, node: NodeId) {
+        for number in 0..self.items.len() {
+            let layouts = &mut self.items[number].1;
+            let lost = layouts.extract_if(.., |l| l.nodes.contains(&node));
+            for layout in lost.collect::<Vec<_>>() {
+                self.give_back(ItemId(number as u32), &layout);
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What lies where in the simulated world, and how full the tiers are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::cluster::Cluster;
+use tarn_types::event::Whole;
+use tarn_types::id::{NodeId, TierId, TierRef};
+use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
+
+/// Parts, replicas and tier space.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    parts: BTreeMap<PartRef, PartInfo>,
+    replicas: BTreeMap<PartRef, BTreeSet<Place>>,
+    /// Replicas of other workflows.
+    others: BTreeSet<(PartRef, TierRef)>,
+    /// What lies on tiers of earlier makes of a part, with its space.
+    returned: BTreeMap<(PartRef, StoreKey, TierRef), u64>,
+    tiers: BTreeMap<TierRef, Fill>,
+    /// Partitions, with their space.
+    lent: BTreeMap<(StoreKey, TierRef), u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Fill {
+    capacity: u64,
+    used: u64,
+    peak: u64,
+}
+
+impl Store {
+    pub(crate) fn new(cluster: &Cluster) -> Self {
+        let mut tiers = BTreeMap::new();
+        for (n, node) in cluster.nodes.iter().enumerate() {
+            for (t, tier) in node.tiers.iter().enumerate() {
+                let spot = TierRef {
+                    node: NodeId(n as u32),
+                    tier: TierId(t as u32),
+                };
+                let fill = Fill {
+                    capacity: tier.capacity,
+                    ..Fill::default()
+                };
+                tiers.insert(spot, fill);
+            }
+        }
+        Self {
+            tiers,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn know(&mut self, part: PartRef, info: PartInfo) {
+        self.parts.insert(part, info);
+    }
+
+    pub(crate) fn info(&self, part: PartRef) -> Option<&PartInfo> {
+        self.parts.get(&part)
+    }
+
+    pub(crate) fn info_mut(&mut self, part: PartRef) -> Option<&mut PartInfo> {
+        self.parts.get_mut(&part)
+    }
+
+    pub(crate) fn holds(&self, part: PartRef, at: &Place) -> bool {
+        self.replicas.get(&part).is_some_and(|p| p.contains(at))
+    }
+
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = (PartRef, &Place)> {
+        self.replicas
+            .iter()
+            .flat_map(|(part, p)| p.iter().map(|place| (*part, place)))
+    }
+
+    /// Takes space; false when it is not there.
+    pub(crate) fn reserve(&mut self, spot: TierRef, bytes: u64) -> bool {
+        let Some(fill) = self.tiers.get_mut(&spot) else {
+            return false;
+        };
+        let used = fill.used.saturating_add(bytes);
+        if used > fill.capacity {
+            return false;
+        }
+        fill.used = used;
+        fill.peak = fill.peak.max(used);
+        true
+    }
+
+    pub(crate) fn release(&mut self, spot: TierRef, bytes: u64) {
+        if let Some(fill) = self.tiers.get_mut(&spot) {
+            fill.used = fill.used.saturating_sub(bytes);
+        }
+    }
+
+    pub(crate) fn is_lent(&self, key: &StoreKey, spot: TierRef) -> bool {
+        self.lent.contains_key(&(key.clone(), spot))
+    }
+
+    /// A partition is there, if it was not. Whether there was room.
+    pub(crate) fn lend(&mut self, key: &StoreKey, spot: TierRef, bytes: u64) -> bool {
+        let at = (key.clone(), spot);
+        let there = self.lent.contains_key(&at) || self.reserve(spot, bytes);
+        if there {
+            self.lent.entry(at).or_insert(bytes);
+        }
+        there
+    }
+
+    /// It is there no more.
+    pub(crate) fn take_back(&mut self, key: &StoreKey, spot: TierRef) {
+        if let Some(bytes) = self.lent.remove(&(key.clone(), spot)) {
+            self.release(spot, bytes);
+        }
+    }
+
+    /// Space that a part takes where it is not yet.
+    pub(crate) fn wanted(&self, part: PartRef, at: &Place) -> u64 {
+        match (self.holds(part, at), at, self.parts.get(&part)) {
+            (false, Place::Node(_), Some(info)) => info.stored,
+            _ => 0,
+        }
+    }
+
+    /// A replica whose space was reserved is there.
+    pub(crate) fn publish(&mut self, part: PartRef, at: Place) {
+        self.replicas.entry(part).or_default().insert(at);
+    }
+
+    /// A replica of another workflow is there, which takes no space of this one's.
+    pub(crate) fn publish_others(&mut self, part: PartRef, spot: TierRef) {
+        self.publish(part, Place::Node(spot));
+        self.others.insert((part, spot));
+    }
+
+    /// Removes a replica with its space; false when it was not there.
+    pub(crate) fn remove(&mut self, part: PartRef, at: &Place) -> bool {
+        if !self.replicas.get_mut(&part).is_some_and(|p| p.remove(at)) {
+            return false;
+        }
+        if let (Place::Node(spot), Some(info)) = (at, self.parts.get(&part))
+            && !self.others.remove(&(part, *spot))
+        {
+            let (spot, stored) = (*spot, info.stored);
+            self.release(spot, stored);
+        }
+        true
+    }
+
+    /// A part is made anew. What there is of it on nodes stays until it is removed; outside, only what is the same as before.
+    pub(crate) fn replace(&mut self, part: PartRef, info: PartInfo) {
+        let old = self.parts.get(&part).cloned();
+        let same = old.as_ref().is_some_and(|o| o.hash == info.hash);
+        for place in self.replicas.remove(&part).unwrap_or_default() {
+            match (&place, &old) {
+                (Place::Node(spot), Some(old)) => {
+                    let at = (part, old.key.clone(), *spot);
+                    self.returned.insert(at, old.stored);
+                }
+                (Place::External(_), _) if same => self.publish(part, place),
+                _ => {}
+            }
+        }
+        self.know(part, info);
+    }
+
+    /// Removes what lies there of an earlier make of a part.
+    pub(crate) fn remove_stray(&mut self, part: PartRef, key: &StoreKey, spot: TierRef) {
+        if let Some(stored) = self.returned.remove(&(part, key.clone(), spot)) {
+            self.release(spot, stored);
+        }
+    }
+
+    /// Takes from a node all that lies there. Its tiers are empty then.
+    pub(crate) fn take_node(&mut self, node: NodeId) -> Vec<Whole> {
+        let whole = |part: PartRef, key: &StoreKey, spot: TierRef, stored: u64| Whole {
+            part,
+            key: key.clone(),
+            tier: spot.tier,
+            stored,
+        };
+        let mut taken = Vec::new();
+        for (part, places) in &mut self.replicas {
+            let Some(info) = self.parts.get(part) else {
+                continue;
+            };
+            places.retain(|place| match place {
+                Place::Node(spot) if spot.node == node => {
+                    taken.push(whole(*part, &info.key, *spot, info.stored));
+                    false
+                }
+                _ => true,
+            });
+        }
+        self.returned.retain(|(part, key, spot), stored| {
+            if spot.node == node {
+                taken.push(whole(*part, key, *spot, *stored));
+            }
+            spot.node != node
+        });
+        let fills = self.tiers.iter_mut().filter(|(s, _)| s.node == node);
+        fills.for_each(|(_, fill)| fill.used = 0);
+        taken
+    }
+
+    /// Puts what came back with a node where it was, and says how large the node's tiers are.
+    pub(crate) fn give_node(&mut self, node: NodeId, whole: &[Whole]) -> Vec<u64> {
+        for w in whole {
+            let spot = TierRef { node, tier: w.tier };
+            if let Some(fill) = self.tiers.get_mut(&spot) {
+                fill.used = fill.used.saturating_add(w.stored);
+            }
+            if self.parts.get(&w.part).is_some_and(|i| i.key == w.key) {
+                self.publish(w.part, Place::Node(spot));
+            } else {
+                self.returned
+                    .insert((w.part, w.key.clone(), spot), w.stored);
+            }
+        }
+        let fills = self.tiers.iter().filter(|(s, _)| s.node == node);
+        fills.map(|(_, fill)| fill.capacity).collect()
+    }
+
+    pub(crate) fn set_capacity(&mut self, spot: TierRef, bytes: u64) {
+        if let Some(fill) = self.tiers.get_mut(&spot) {
+            fill.capacity = bytes;
+        }
+    }
+
+    pub(crate) fn used(&self, spot: TierRef) -> u64 {
+        self.tiers.get(&spot).map_or(0, |f| f.used)
+    }
+
+    pub(crate) fn peak(&self, spot: TierRef) -> u64 {
+        self.tiers.get(&spot).map_or(0, |f| f.peak)
+    }
+}

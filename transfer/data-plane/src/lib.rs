@@ -1,0 +1,38 @@
+//! L3: trees of this node for its peers, and peers' trees for this node's movers, over TCP, sealed or by RMA
+//! where it is asked for.
+//!
+//! A [`Server`] answers who knows a run's key, from what a [`Registry`] lets it: [`ReplicaRegistry`] is one, and [`Arriving`] a tree
+//! on it that is still being copied here. A [`Client`] stands for a peer; its trees are sources of copies.
+//! docs/internals/cluster.md, "Data plane", has the protocol.
+
+mod arriving;
+mod client;
+mod far;
+mod handshake;
+mod probe;
+mod replica_registry;
+mod rma;
+mod serve;
+mod server;
+mod stream;
+mod transport;
+mod wire;
+
+pub use arriving::Arriving;
+pub use client::{Client, Line, MAX_ADDRESSES, RemoteTree, Timeouts};
+pub use far::{Far, result};
+pub use handshake::Key;
+pub use probe::Probe;
+pub use replica_registry::{Called, MakeTarget, Part, Refusal, Registry, ReplicaRegistry, Served};
+pub use rma::{Bare, BareWindow, LIBRARY, Rma, library};
+pub use server::{Counts, Limits, Server};
+pub use tarn_proto::data::{RunId, StreamKeys, Tree};
+pub use transport::{Transport, Way};
+pub use wire::Wire;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A mutex whose holders never panic half-way through a change: a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

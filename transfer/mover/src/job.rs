@@ -1,0 +1,216 @@
+//! One operation on trees: what its threads share, and what they bring back.
+
+use crate::error::Result;
+use crate::large::{Large, is_shared};
+use crate::queue::{Queue, lock};
+use crate::scan::{Folder, Task, Worker};
+use crate::target::Target;
+use crate::tree::{Origin, Tree};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use tarn_ports::{Control, Watch};
+use tarn_seal::file::stretch;
+use tarn_types::manifest::Entry;
+
+/// What is done with the files of a tree.
+pub(crate) enum Goal {
+    /// They are listed.
+    List,
+    /// They are read.
+    Digest {
+        /// Whether this checks a fresh copy: cached pages are dropped before, and it does not count as progress.
+        read_back: bool,
+    },
+    /// They are copied.
+    Copy(Box<Target>),
+}
+
+/// An operation.
+pub(crate) struct Job<'a> {
+    pub(crate) trees: &'a [Tree<'a>],
+    pub(crate) goal: Goal,
+    pub(crate) control: &'a Control,
+    pub(crate) threads: usize,
+    pub(crate) queue: Queue<Task, Large>,
+    pub(crate) firsts: Mutex<Firsts>,
+    /// Entries found, to keep within the bound.
+    pub(crate) entries: AtomicU64,
+    /// Folders that links led to, by device and inode.
+    pub(crate) linked: Mutex<HashSet<(u64, u64)>>,
+    /// Bytes of the names in those that were listed again.
+    pub(crate) repeated: AtomicU64,
+}
+
+/// The first path of every file with several links: by tree, device and inode.
+type Firsts = HashMap<(u32, u64, u64), Box<[u8]>>;
+
+/// A path of a tree that points to another.
+pub(crate) struct Pointer {
+    pub(crate) tree: u32,
+    pub(crate) path: Box<[u8]>,
+    pub(crate) to: Box<[u8]>,
+}
+
+/// A folder that was listed.
+pub(crate) struct Listed {
+    pub(crate) tree: u32,
+    pub(crate) path: Box<[u8]>,
+    /// Its modification time when it was.
+    pub(crate) mtime: i64,
+    /// Where it lies, if it is there by a link.
+    pub(crate) real: Option<PathBuf>,
+}
+
+/// What a thread found.
+#[derive(Default)]
+pub(crate) struct Output {
+    /// Entries by tree.
+    pub(crate) found: Vec<(u32, Entry)>,
+    /// Further names of files, and the names they were first found under.
+    pub(crate) linked: Vec<Pointer>,
+    /// Symbolic links whose targets can only be judged with the whole tree.
+    pub(crate) undecided: Vec<Pointer>,
+    /// Folders that were listed.
+    pub(crate) folders: Vec<Listed>,
+    /// Entries that were not made because something of that name was there: (tree, path).
+    pub(crate) taken: Vec<(u32, Box<[u8]>)>,
+    pub(crate) bytes: u64,
+    pub(crate) resumed: u64,
+}
+
+impl Output {
+    fn absorb(&mut self, mut other: Self) {
+        self.found.append(&mut other.found);
+        self.linked.append(&mut other.linked);
+        self.undecided.append(&mut other.undecided);
+        self.folders.append(&mut other.folders);
+        self.taken.append(&mut other.taken);
+        self.bytes += other.bytes;
+        self.resumed += other.resumed;
+    }
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(
+        trees: &'a [Tree<'a>],
+        goal: Goal,
+        control: &'a Control,
+        threads: usize,
+    ) -> Self {
+        Self {
+            trees,
+            goal,
+            control,
+            threads,
+            queue: Queue::new(Vec::new()),
+            firsts: Mutex::default(),
+            entries: AtomicU64::new(0),
+            linked: Mutex::default(),
+            repeated: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs to the end on all threads, this one among them.
+    pub(crate) fn run(self) -> Result<(Output, Goal)> {
+        for (at, tree) in self.trees.iter().enumerate().rev() {
+            let tree_at = at as u32;
+            match &tree.origin {
+                Origin::Folder(_) => {
+                    let task = Task::Folder(tree_at, tree.prefix.clone(), None);
+                    self.queue.push(task);
+                }
+                Origin::Single { .. } => self.queue.push(Task::Single(tree_at)),
+                Origin::Peer(_) => self.queue.push(Task::Peer(tree_at)),
+            }
+        }
+        let all = Mutex::new(Output::default());
+        let work = || {
+            let mut worker = Worker::new(&self);
+            self.queue.work(self.control, |work| worker.perform(work));
+            // Sorted here, on all threads, so that only runs are left to be merged.
+            worker.output.found.sort_by(by_path);
+            lock(&all).absorb(worker.output);
+        };
+        let from_store =
+            |t: &Tree<'_>| matches!(t.origin, Origin::Peer(peer) if peer.streams().is_some());
+        let stack = match self.trees.iter().any(from_store) {
+            true => crate::objects::STACK,
+            false => 256 << 10,
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.useful() {
+                // Where no more threads can be had, fewer do it.
+                let _ = std::thread::Builder::new()
+                    .stack_size(stack)
+                    .spawn_scoped(scope, work);
+            }
+            work();
+        });
+        self.queue.outcome()?;
+        let all = all
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        Ok((all, self.goal))
+    }
+
+    /// Threads that have something to do: a file alone that is not split is one thread's.
+    fn useful(&self) -> usize {
+        match (self.trees, &self.goal) {
+            ([tree], goal) if matches!(tree.origin, Origin::Single { .. }) => {
+                let small = tree.expected.is_some_and(|m| !is_shared(m.bytes()));
+                if small || matches!(goal, Goal::List) {
+                    1
+                } else {
+                    self.threads
+                }
+            }
+            _ => self.threads,
+        }
+    }
+
+    /// Counts bytes for whoever watches.
+    pub(crate) fn advance(&self, bytes: u64) {
+        if !matches!(self.goal, Goal::Digest { read_back: true }) {
+            self.control.advance(bytes);
+        }
+    }
+
+    /// Tells whoever reads the destination while it grows what is there: these bytes of content.
+    pub(crate) fn arrived(&self, path: &[u8], offset: u64, len: u64) {
+        let Some(target) = self.target() else { return };
+        let Some(arrivals) = &target.arrivals else {
+            return;
+        };
+        if target.seal.is_none() {
+            return arrivals.arrived(path, offset, len);
+        }
+        let (from, len) = stretch(offset, len);
+        // The header was written before the first piece.
+        let header = if offset == 0 { from } else { 0 };
+        arrivals.arrived(path, from - header, len + header);
+    }
+
+    /// The destination, when there is one.
+    pub(crate) fn target(&self) -> Option<&Target> {
+        match &self.goal {
+            Goal::Copy(target) => Some(target),
+            _ => None,
+        }
+    }
+}
+
+impl Watch for Job<'_> {
+    fn stopped(&self) -> bool {
+        self.queue.check(self.control).is_err()
+    }
+}
+
+/// The order of manifests, tree by tree.
+fn by_path(a: &(u32, Entry), b: &(u32, Entry)) -> std::cmp::Ordering {
+    (a.0, &a.1.path).cmp(&(b.0, &b.1.path))
+}
+
+/// A folder that stays open while its files are worked on.
+pub(crate) type OpenFolder = std::sync::Arc<Folder>;

@@ -1,0 +1,738 @@
+//! Putting trees into a store. A store has no renames: objects are replaced one by one, each whole or absent, what the tree no
+//! longer has is removed after them, and tarn's own manifest is the last.
+
+use super::listing::Listing;
+use super::owned::{HASH, OWNER, PROBE, There, exists, object, owned, owned_object};
+use super::source::ObjectTree;
+use super::upload::{Meant, Noted};
+use super::{HELD, Place, STREAMS, chunks_of, hash_of, marker, together, upload};
+use crate::content::{self, CHUNK, ChunkHash, PIECE};
+use crate::error::{Result, Side, corrupt, failed, show};
+use crate::file::read_full;
+use crate::gather::{conflict, name_of};
+use crate::meta::Status;
+use crate::queue::lock;
+use crate::sealed::{self, BUFFER, Broken};
+use crate::throttle::Limiter;
+use crate::tree::{Origin, Tree};
+use rustix::fd::OwnedFd;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tarn_ports::{
+    Control, CopyReport, CopySource, Delivery, Found, MoverError, Over, PeerStream, PeerTree,
+    Piece, Tags, Upload,
+};
+use tarn_seal::SealError;
+use tarn_seal::file::{FileCipher, HEADER, TRAILER, stretch};
+use tarn_types::event::FailureKind;
+use tarn_types::hash::Hash;
+use tarn_types::key::DataKey;
+use tarn_types::manifest::{Entry, EntryKind, Manifest};
+use tarn_types::merge::merge;
+use tarn_types::object::ObjectUrl;
+use tarn_types::part::Verify;
+
+/// Bytes of a part of a large object, and of the largest that is put in one piece: 8 MiB is what the field's tools take.
+const PART: u64 = 8 << 20;
+/// Parts of an object (Amazon S3's bound, which others keep to).
+const MAX_PARTS: u64 = 10_000;
+/// Bytes of an object (Amazon S3's old bound, which others keep to).
+const MAX_OBJECT: u64 = 5 << 40;
+/// The file's time, as rclone writes and reads it.
+const TIME: &str = "mtime";
+
+/// Puts trees into a store. `digest` reads one whose manifest is not known.
+pub(crate) fn deliver(
+    place: &Place<'_>,
+    job: &Delivery,
+    sources: &[CopySource],
+    limiter: Option<Arc<Limiter>>,
+    digest: &dyn Fn(&CopySource) -> Result<Manifest>,
+    control: &Control,
+) -> Result<CopyReport> {
+    let known: Vec<Manifest> = sources
+        .iter()
+        .map(|s| s.manifest.clone().map_or_else(|| digest(s), Ok))
+        .collect::<Result<_>>()?;
+    let trees = sources.iter().enumerate();
+    let trees: Vec<Tree<'_>> = trees
+        .map(|(at, source)| Tree::of(source).map_err(|e| e.of_source(at)))
+        .collect::<Result<_>>()?;
+    let mut manifests: Vec<Manifest> = trees.iter().zip(known).map(wanted).collect();
+    let merged =
+        merge(&manifests.iter().collect::<Vec<_>>()).map_err(|c| conflict(&c, name_of(&trees)))?;
+    let who = (&*job.owner, job.over);
+    let (listing, there) = match job.single {
+        true => {
+            let path = only_file(&merged, &place.at)?;
+            let there = owned_object(place, who, control)?;
+            let there = there.map(|there| (path, there));
+            (Listing::default(), there.into_iter().collect())
+        }
+        false => owned(place, who, control)?,
+    };
+    let putting = Putting {
+        place,
+        job,
+        control,
+        limiter,
+        trees: &trees,
+        manifests: &manifests,
+        there: &there,
+        done: Mutex::default(),
+    };
+    let files = putting.files(&merged)?;
+    let noted = match job.single || listing.upload.is_some() {
+        true => upload::noted(place, &job.owner, job.over == Over::All, control)?,
+        false => Noted::Nothing,
+    };
+    if matches!(noted, Noted::Theirs) {
+        return Err(exists(&place.note()?));
+    }
+    // From here on the tree is not what its manifest says.
+    if listing.marker.is_some() {
+        place.store.remove(&place.own(marker::NAME)?, control)?;
+    }
+    putting.all(&files, noted)?;
+    putting.remove_others(&merged)?;
+    for folder in &listing.folders {
+        let at = object(place, &[folder, &b"/"[..]].concat())?;
+        place.store.remove(&at, control)?;
+    }
+    let done = putting
+        .done
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !job.single {
+        let merged = with_hashes(merged, &done.put);
+        let bytes = marker::write(&merged, |path| Some(done.put.get(path)?.0.clone()));
+        let at = place.own(marker::NAME)?;
+        place
+            .store
+            .put(&at, &bytes, &tags(&job.owner, None, 0), control)?;
+    }
+    for manifest in &mut manifests {
+        *manifest = with_hashes(std::mem::take(manifest), &done.put);
+    }
+    Ok(CopyReport {
+        manifests,
+        bytes: done.bytes,
+        resumed: done.resumed,
+        lost: Vec::new(),
+    })
+}
+
+/// The path of what is a single file.
+fn only_file(merged: &Manifest, at: &ObjectUrl) -> Result<Box<[u8]>> {
+    match &merged.entries[..] {
+        [only] if matches!(only.kind, EntryKind::File { .. }) => Ok(only.path.clone()),
+        _ => {
+            let text = format!(
+                "only a file can become the object {at}; a tree is put into one: {}",
+                at.clone().tree()
+            );
+            Err(MoverError::new(FailureKind::Conflict, text))
+        }
+    }
+}
+
+fn wanted((tree, manifest): (&Tree<'_>, Manifest)) -> Manifest {
+    let entries = manifest.entries.into_iter();
+    Manifest {
+        entries: entries.filter(|e| tree.wants(&e.path)).collect(),
+    }
+}
+
+fn with_hashes(mut manifest: Manifest, put: &BTreeMap<Box<[u8]>, (String, Hash)>) -> Manifest {
+    for entry in &mut manifest.entries {
+        if let (EntryKind::File { hash, .. }, Some((_, is))) =
+            (&mut entry.kind, put.get(&entry.path))
+        {
+            *hash = Some(*is);
+        }
+    }
+    manifest
+}
+
+fn tags(owner: &str, hash: Option<Hash>, mtime: i64) -> Tags {
+    let mut tags = vec![(OWNER.to_owned(), owner.to_owned())];
+    if let Some(hash) = hash {
+        let (seconds, nanos) = (
+            mtime.div_euclid(1_000_000_000),
+            mtime.rem_euclid(1_000_000_000),
+        );
+        tags.push((HASH.into(), hash.to_string()));
+        tags.push((TIME.into(), format!("{seconds}.{nanos:09}")));
+    }
+    tags
+}
+
+/// Bytes of a part of an object of this size: whole chunks, so that their hashes make the file's.
+fn part_len(size: u64) -> u64 {
+    size.div_ceil(MAX_PARTS)
+        .next_multiple_of(CHUNK as u64)
+        .max(PART)
+}
+
+/// What a delivery has done.
+#[derive(Default)]
+struct Done {
+    /// ETag and hash of each object, by path.
+    put: BTreeMap<Box<[u8]>, (String, Hash)>,
+    bytes: u64,
+    resumed: u64,
+}
+
+/// A file to be put.
+struct File<'a> {
+    path: &'a [u8],
+    at: ObjectUrl,
+    /// The first source that has it.
+    tree: usize,
+    size: u64,
+    hash: Option<Hash>,
+    mtime: i64,
+}
+
+/// A delivery.
+struct Putting<'a> {
+    place: &'a Place<'a>,
+    job: &'a Delivery,
+    control: &'a Control,
+    limiter: Option<Arc<Limiter>>,
+    trees: &'a [Tree<'a>],
+    manifests: &'a [Manifest],
+    there: &'a BTreeMap<Box<[u8]>, There>,
+    done: Mutex<Done>,
+}
+
+impl<'a> Putting<'a> {
+    /// The files of the tree, all of whose names must be keys, before the first is put.
+    fn files(&self, merged: &'a Manifest) -> Result<Vec<File<'a>>> {
+        let mut files = Vec::new();
+        for Entry {
+            path, kind, mtime, ..
+        } in &merged.entries
+        {
+            let at = object(self.place, path)?;
+            let is_tarns = [marker::NAME, PROBE, upload::NAME]
+                .iter()
+                .any(|own| *own.as_bytes() == **path);
+            if is_tarns && !self.job.single {
+                let text = format!(
+                    "`{}` cannot be put into {}: the name is tarn's own there; rename it",
+                    show(path),
+                    self.place.at
+                );
+                return Err(MoverError::new(FailureKind::Conflict, text));
+            }
+            let EntryKind::File { size, hash, .. } = kind else {
+                continue;
+            };
+            if *size > MAX_OBJECT {
+                let text = format!(
+                    "`{}` has {size} bytes, and an object at most {MAX_OBJECT}; divide it",
+                    show(path)
+                );
+                return Err(MoverError::new(FailureKind::Io, text));
+            }
+            let tree = self.manifests.iter().position(|m| m.find(path).is_some());
+            files.push(File {
+                path,
+                at,
+                tree: tree.unwrap_or_default(),
+                size: *size,
+                hash: *hash,
+                mtime: *mtime,
+            });
+        }
+        Ok(files)
+    }
+
+    /// Puts the large files one by one, the parts of each together, then the small ones together. First what a killed delivery had
+    /// under way, as there is one note.
+    fn all(&self, files: &[File<'_>], noted: Noted) -> Result<()> {
+        let (large, small): (Vec<&File<'_>>, Vec<_>) = files.iter().partition(|f| f.size > PART);
+        let mut has_noted = false;
+        if let Noted::Killed(begun, meant) = noted {
+            let file = large.iter().find(|f| f.at == begun.at);
+            has_noted = match file.zip(meant) {
+                Some((file, meant)) => self.went_on(file, &begun, meant)?,
+                None => false,
+            };
+            if !has_noted {
+                upload::end(self.place, &begun, self.control)?;
+            }
+        }
+        for file in large {
+            if !lock(&self.done).put.contains_key(file.path) && !self.is_there(file)? {
+                has_noted = true;
+                self.put_large(file)?;
+            }
+        }
+        if has_noted {
+            upload::forget(self.place, self.control)?;
+        }
+        together(
+            &small,
+            STREAMS,
+            self.control,
+            Reader::default,
+            |reader, file| match self.is_there(file)? {
+                true => Ok(()),
+                false => self.put_small(reader, file),
+            },
+        )
+    }
+
+    /// Whether the object is what it is to be, by an earlier delivery.
+    fn is_there(&self, file: &File<'_>) -> Result<bool> {
+        let there = self.there.get(file.path);
+        let Some((there, is)) = there
+            .filter(|there| there.size == file.size)
+            .and_then(|there| Some((there, there.hash?)))
+        else {
+            return Ok(false);
+        };
+        // To read a source is cheaper than to put it again.
+        let hash = self.hash_of(file)?;
+        if is != hash {
+            return Ok(false);
+        }
+        let read = self.read_back(file, &there.etag, hash);
+        match read {
+            // It is put again.
+            Err(e) if e.failure.kind == FailureKind::Corrupt => return Ok(false),
+            other => other?,
+        }
+        self.control.advance(file.size);
+        self.finished(file, there.etag.clone(), hash, file.size);
+        Ok(true)
+    }
+
+    /// An object is there, of which so many bytes were before this delivery.
+    fn finished(&self, file: &File<'_>, etag: String, hash: Hash, resumed: u64) {
+        let mut done = lock(&self.done);
+        done.put.insert(file.path.into(), (etag, hash));
+        done.resumed += resumed;
+        done.bytes += file.size.saturating_sub(resumed);
+    }
+
+    /// Waits until bytes may pass, and counts them.
+    fn passes(&self, bytes: u64) -> Result<()> {
+        if let Some(limiter) = &self.limiter {
+            limiter.bytes(bytes, self.control)?;
+        }
+        self.control.advance(bytes);
+        Ok(())
+    }
+
+    fn begins(&self) -> Result<()> {
+        self.limiter
+            .as_ref()
+            .map_or(Ok(()), |l| l.file(self.control))
+    }
+
+    fn put_small(&self, reader: &mut Reader<'a>, file: &File<'_>) -> Result<()> {
+        self.begins()?;
+        let bytes = self.read(reader, file, 0, file.size)?;
+        let hash = content::file(&chunks_of(&bytes));
+        self.as_promised(file, hash)?;
+        self.passes(file.size)?;
+        let tags = tags(&self.job.owner, Some(hash), file.mtime);
+        let etag = self
+            .place
+            .store
+            .put(&file.at, &bytes, &tags, self.control)?;
+        drop(bytes);
+        self.checked(file, etag, hash, 0)
+    }
+
+    fn put_large(&self, file: &File<'_>) -> Result<()> {
+        // It is kept with the object from the beginning.
+        let hash = self.hash_of(file)?;
+        let tags = tags(&self.job.owner, Some(hash), file.mtime);
+        let begun = self.place.store.begin(&file.at, &tags, self.control)?;
+        let own = self::tags(&self.job.owner, None, 0);
+        let meant = (hash, file.mtime);
+        let noted = upload::note(self.place, &begun, meant, &own, self.control);
+        noted.inspect_err(|_| self.give_up(&begun))?;
+        self.send(file, &begun, hash, &BTreeMap::new())
+    }
+
+    /// Goes on with an upload of a file that was to become this; whether it did. Where the file has changed since, or the upload is
+    /// gone, or the object is whole already, it did not.
+    fn went_on(&self, file: &File<'_>, begun: &Upload, meant: Meant) -> Result<bool> {
+        if self.is_there(file)? || meant != (self.hash_of(file)?, file.mtime) {
+            return Ok(false);
+        }
+        let Some(there) = self.place.store.parts(begun, self.control)? else {
+            return Ok(false);
+        };
+        self.send(file, begun, meant.0, &there)?;
+        Ok(true)
+    }
+
+    /// The hash of what a file is to be.
+    fn hash_of(&self, file: &File<'_>) -> Result<Hash> {
+        file.hash.map_or_else(|| self.read_for_hash(file), Ok)
+    }
+
+    /// Sends the parts of an upload that are not there, and makes the object of all.
+    fn send(
+        &self,
+        file: &File<'_>,
+        begun: &Upload,
+        hash: Hash,
+        there: &BTreeMap<u16, String>,
+    ) -> Result<()> {
+        let sent = self.begins();
+        let sent = sent.and_then(|()| self.send_parts(file, begun, hash, there));
+        let (etags, resumed) = sent.inspect_err(|_| self.give_up(begun))?;
+        let etag = match self.place.store.complete(begun, &etags, self.control) {
+            Ok(etag) => {
+                self.is_whole(file, hash)?;
+                etag
+            }
+            Err(why) => {
+                // The store may have made it all the same, and only its answer been lost.
+                let made = self.made(file, hash);
+                self.give_up(begun);
+                made.ok().flatten().ok_or(why)?
+            }
+        };
+        self.checked(file, etag, hash, resumed)
+    }
+
+    /// What was cancelled has to go as well; what stays goes with the next delivery.
+    fn give_up(&self, begun: &Upload) {
+        let _ = upload::end(self.place, begun, &Control::default());
+    }
+
+    /// The ETags of all parts, and how many bytes were there. Of what is there each part is compared with the file's bytes.
+    fn send_parts(
+        &self,
+        file: &File<'_>,
+        upload: &Upload,
+        hash: Hash,
+        there: &BTreeMap<u16, String>,
+    ) -> Result<(Vec<String>, u64)> {
+        let len = part_len(file.size);
+        let parts: Vec<u64> = (0..file.size.div_ceil(len)).collect();
+        let sent: Mutex<BTreeMap<u64, (String, Vec<ChunkHash>)>> = Mutex::default();
+        let resumed = AtomicU64::new(0);
+        let store = &self.place.store;
+        let threads = usize::try_from(HELD / len).unwrap_or(1).clamp(1, STREAMS);
+        together(
+            &parts,
+            threads,
+            self.control,
+            Reader::default,
+            |reader, part| {
+                let start = part * len;
+                let bytes = self.read(reader, file, start, len.min(file.size - start))?;
+                let number = u16::try_from(part + 1).unwrap_or(u16::MAX);
+                let there = there.get(&number);
+                let etag = match there.filter(|etag| store.is_part(etag, &bytes)) {
+                    Some(etag) => {
+                        resumed.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                        self.control.advance(bytes.len() as u64);
+                        etag.clone()
+                    }
+                    None => {
+                        self.passes(bytes.len() as u64)?;
+                        store.part(upload, number, &bytes, self.control)?
+                    }
+                };
+                lock(&sent).insert(*part, (etag, chunks_of(&bytes)));
+                Ok(())
+            },
+        )?;
+        let sent = sent
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (etags, chunks): (Vec<_>, Vec<_>) = sent.into_values().unzip();
+        let is = content::file(&chunks.concat());
+        match is == hash {
+            true => Ok((etags, resumed.into_inner())),
+            false => Err(self.damaged(file)),
+        }
+    }
+
+    fn read_for_hash(&self, file: &File<'_>) -> Result<Hash> {
+        let (mut reader, mut at) = (Reader::default(), 0);
+        hash_of(file.size, self.control, |buffer| {
+            let bytes = self.read(&mut reader, file, at, buffer.len() as u64)?;
+            buffer.copy_from_slice(&bytes);
+            at += bytes.len() as u64;
+            Ok(())
+        })
+    }
+
+    fn damaged(&self, file: &File<'_>) -> MoverError {
+        let path = self.trees[file.tree].show(file.path);
+        corrupt(&path, "does not match its hash").of_source(file.tree)
+    }
+
+    fn as_promised(&self, file: &File<'_>, hash: Hash) -> Result<()> {
+        match file.hash.is_none_or(|promised| promised == hash) {
+            true => Ok(()),
+            false => Err(self.damaged(file)),
+        }
+    }
+
+    /// An upload in parts has become the object that was meant.
+    fn is_whole(&self, file: &File<'_>, hash: Hash) -> Result<()> {
+        self.made(file, hash)?.map(drop).ok_or_else(|| {
+            let text = format!(
+                "{} is not what was just put there; somebody else writes there too",
+                file.at
+            );
+            MoverError::new(FailureKind::Io, text)
+        })
+    }
+
+    /// The ETag of the object, if it is what an upload in parts was to become.
+    fn made(&self, file: &File<'_>, hash: Hash) -> Result<Option<String>> {
+        let found = self.place.store.look(&file.at, self.control)?;
+        let text = hash.to_string();
+        let same =
+            |f: &Found| f.size == file.size && f.tags.iter().any(|t| t.0 == HASH && t.1 == text);
+        Ok(found.filter(same).map(|f| f.etag))
+    }
+
+    /// An object that was put: read again if that was asked for.
+    fn checked(&self, file: &File<'_>, etag: String, hash: Hash, resumed: u64) -> Result<()> {
+        let read = self.read_back(file, &etag, hash);
+        if read
+            .as_ref()
+            .is_err_and(|e| e.failure.kind == FailureKind::Corrupt)
+        {
+            self.place.store.remove(&file.at, self.control)?;
+        }
+        read?;
+        self.finished(file, etag, hash, resumed);
+        Ok(())
+    }
+
+    fn read_back(&self, file: &File<'_>, etag: &str, hash: Hash) -> Result<()> {
+        if self.job.verify != Verify::Readback || file.size == 0 {
+            return Ok(());
+        }
+        let mut body = self
+            .place
+            .store
+            .open(&file.at, 0..file.size, Some(etag), self.control)?;
+        let whole = body.size() == file.size;
+        let is = hash_of(file.size, self.control, |buffer| body.fill(buffer))?;
+        match whole && is == hash {
+            true => Ok(()),
+            false => Err(corrupt(&file.at.to_string(), "is not what was put there")),
+        }
+    }
+
+    /// Removes what the tree no longer has: all of it is known to be the owner's.
+    fn remove_others(&self, merged: &Manifest) -> Result<()> {
+        let is_file = |path: &[u8]| {
+            merged
+                .find(path)
+                .is_some_and(|e| matches!(e.kind, EntryKind::File { .. }))
+        };
+        let gone: Vec<_> = self.there.keys().filter(|p| !is_file(p)).collect();
+        together(
+            &gone,
+            STREAMS,
+            self.control,
+            || (),
+            |(), path| {
+                self.place
+                    .store
+                    .remove(&object(self.place, path)?, self.control)
+            },
+        )
+    }
+
+    /// Bytes of a file of a source.
+    fn read(
+        &self,
+        reader: &mut Reader<'a>,
+        file: &File<'_>,
+        from: u64,
+        len: u64,
+    ) -> Result<Vec<u8>> {
+        let tree = &self.trees[file.tree];
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        let read = match &tree.origin {
+            Origin::Peer(peer) => {
+                let kept = reader.stream.take().filter(|(at, _)| *at == file.tree);
+                let mut stream = match kept {
+                    Some((_, stream)) => stream,
+                    None => peer.open(self.control)?,
+                };
+                let read = match &tree.sealed {
+                    None => read_peer(&mut *stream, file.path, from, &mut bytes),
+                    Some(key) => {
+                        let sealed = (tree.show(file.path), &**key);
+                        let is = (file.path, file.size);
+                        read_sealed_peer(&mut *stream, is, sealed, from, &mut bytes)
+                    }
+                };
+                reader.stream = Some((file.tree, stream));
+                read
+            }
+            Origin::Folder(root) => {
+                self.read_file(file, root.file(tree.relative(file.path)), from, &mut bytes)
+            }
+            Origin::Single { holder, name } => {
+                self.read_file(file, holder.file(name), from, &mut bytes)
+            }
+        };
+        read.map(|()| bytes).map_err(|e| e.of_source(file.tree))
+    }
+
+    fn read_file(
+        &self,
+        file: &File<'_>,
+        opened: std::result::Result<OwnedFd, rustix::io::Errno>,
+        from: u64,
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let tree = &self.trees[file.tree];
+        let path = tree.show(file.path);
+        let unreadable = |e| failed(Side::Source, "read", &path, e);
+        let short = || crate::error::changed(&path, "is not as long as it was");
+        let fd = opened.map_err(unreadable)?;
+        let status = Status::of(&fd).map_err(unreadable)?;
+        let broken = |e| match e {
+            Broken::Io(e) => unreadable(e),
+            Broken::Seal(e) => sealed::refused(&path, e),
+        };
+        match &tree.sealed {
+            Some(key) => {
+                let cipher = sealed::open(key, &fd, status.size).map_err(broken)?;
+                match cipher.length() == file.size {
+                    true => read_sealed(&fd, &cipher, from, bytes).map_err(broken),
+                    false => Err(short()),
+                }
+            }
+            None if status.size != file.size => Err(short()),
+            None => match read_full(&fd, bytes, from).map_err(unreadable)? == bytes.len() {
+                true => Ok(()),
+                false => Err(short()),
+            },
+        }
+    }
+}
+
+/// What a thread reads sources with: its stream to a peer, by tree.
+#[derive(Default)]
+struct Reader<'a> {
+    stream: Option<(usize, Box<dyn PeerStream + 'a>)>,
+}
+
+fn read_peer(
+    stream: &mut (dyn PeerStream + '_),
+    path: &[u8],
+    from: u64,
+    bytes: &mut [u8],
+) -> Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let piece = |(at, chunk): (usize, &[u8])| Piece {
+        path,
+        offset: from + (at * CHUNK) as u64,
+        len: chunk.len() as u64,
+    };
+    let pieces: Vec<_> = bytes.chunks(CHUNK).enumerate().map(piece).collect();
+    stream.ask(&pieces)?;
+    bytes
+        .chunks_mut(PIECE)
+        .try_for_each(|chunk| stream.read(chunk))
+}
+
+/// The same of a sealed file, which is shown by a name and opens with a key; `from` begins a piece.
+fn read_sealed_peer(
+    stream: &mut (dyn PeerStream + '_),
+    (path, size): (&[u8], u64),
+    (name, key): (String, &DataKey),
+    from: u64,
+    bytes: &mut [u8],
+) -> Result<()> {
+    let lies = |offset, len| {
+        let (offset, len) = stretch(offset, len);
+        Piece { path, offset, len }
+    };
+    let mut pieces = vec![sealed::header(path)];
+    match bytes.is_empty() {
+        // It has a proof all the same.
+        true => pieces.push(lies(0, 0)),
+        false => {
+            let chunks = bytes.chunks(CHUNK).enumerate();
+            pieces.extend(chunks.map(|(at, c)| lies(from + (at * CHUNK) as u64, c.len() as u64)));
+        }
+    }
+    stream.ask(&pieces)?;
+    let refused = |e| sealed::refused(&name, e);
+    let mut header = [0; HEADER];
+    stream.read(&mut header)?;
+    let cipher = FileCipher::open(key, &header).map_err(refused)?;
+    if cipher.length() != size {
+        return Err(refused(SealError::Length));
+    }
+    let mut buffer = vec![0; BUFFER];
+    let first = from / PIECE as u64;
+    for at in 0..bytes.len().div_ceil(PIECE).max(1) {
+        let piece = first + at as u64;
+        let raw = &mut buffer[..cipher.piece_len(piece) + TRAILER];
+        stream.read(raw)?;
+        let content = cipher.open_piece(piece, raw).map_err(refused)?;
+        let start = at * PIECE;
+        bytes[start..start + content.len()].copy_from_slice(content);
+    }
+    Ok(())
+}
+
+/// The hash of what a sealed file of a store holds.
+pub(super) fn sealed_hash_of(
+    tree: &ObjectTree,
+    (path, size): (&[u8], u64),
+    key: &DataKey,
+    control: &Control,
+) -> Result<Hash> {
+    let mut stream = PeerTree::open(tree, control)?;
+    let mut chunks = Vec::new();
+    let mut at = 0;
+    loop {
+        let mut bytes = vec![0; usize::try_from((size - at).min(PART)).unwrap_or(CHUNK)];
+        let name = format!("{}{}", tree.name(), show(path));
+        read_sealed_peer(&mut *stream, (path, size), (name, key), at, &mut bytes)?;
+        chunks.extend(chunks_of(&bytes));
+        at += bytes.len() as u64;
+        if at == size {
+            return Ok(content::file(&chunks));
+        }
+        if control.cancelled() {
+            return Err(crate::error::cancelled());
+        }
+    }
+}
+
+/// Opens sealed pieces; `from` begins one, as parts are whole chunks.
+fn read_sealed(
+    fd: &OwnedFd,
+    cipher: &FileCipher,
+    from: u64,
+    bytes: &mut [u8],
+) -> std::result::Result<(), Broken> {
+    let mut buffer = vec![0; BUFFER];
+    for (at, piece) in bytes.chunks_mut(PIECE).enumerate() {
+        let len = sealed::read(fd, cipher, from / PIECE as u64 + at as u64, &mut buffer)?;
+        if len != piece.len() {
+            return Err(SealError::Length.into());
+        }
+        piece.copy_from_slice(&buffer[..len]);
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What lies where a tree, or an object, is to be put, and whose it is: each object says its owner.
+
+use super::listing::{Listing, listed};
+use super::{Place, STREAMS, marker, together, upload};
+use crate::error::{Result, show};
+use crate::queue::lock;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use tarn_ports::{Control, Found, MoverError, Over, Tags};
+use tarn_types::event::FailureKind;
+use tarn_types::hash::Hash;
+use tarn_types::manifest::EntryKind;
+use tarn_types::object::{MAX_KEY_BYTES, ObjectUrl};
+
+/// Whose tree an object belongs to.
+pub(super) const OWNER: &str = "tarn-owner";
+/// The hash of its content.
+pub(super) const HASH: &str = "tarn-hash";
+/// An object that is made and removed to see whether that can be done. It is no part of a tree: a killed run may leave it.
+pub(super) const PROBE: &str = ".tarn-probe";
+
+/// What is already there.
+pub(super) struct There {
+    pub(super) etag: String,
+    pub(super) size: u64,
+    /// As far as tarn has put it.
+    pub(super) hash: Option<Hash>,
+}
+
+/// What lies below a prefix, and of each object what is known.
+pub(super) type Owned = (Listing, BTreeMap<Box<[u8]>, There>);
+
+/// Who delivers, and what makes way.
+pub(super) type Who<'a> = (&'a str, Over);
+
+/// Whether a tree may be put there.
+pub(crate) fn check(place: &Place<'_>, owner: &str, control: &Control) -> Result<()> {
+    if place.at.key.is_empty() {
+        let text = format!(
+            "{} is a whole bucket: name a prefix in it, such as {0}result/",
+            place.at
+        );
+        return Err(MoverError::new(FailureKind::Conflict, text));
+    }
+    owned(place, (owner, Over::Own), control)?;
+    let probe = place.own(PROBE)?;
+    place.store.put(&probe, b"", &Tags::new(), control)?;
+    place.store.remove(&probe, control)
+}
+
+/// Of an object that this owner has put: the hash of its content, if it says that.
+pub(super) fn of_owner(found: &Found, owner: &str) -> Option<Option<Hash>> {
+    let tag = |name: &str| Some(found.tags.iter().find(|t| t.0 == name)?.1.as_str());
+    (tag(OWNER) == Some(owner)).then(|| tag(HASH).and_then(|h| h.parse().ok()))
+}
+
+pub(super) fn exists(at: &ObjectUrl) -> MoverError {
+    let text = format!("{at} exists already; choose another place, or ask to replace it");
+    MoverError::new(FailureKind::Conflict, text)
+}
+
+/// The object that is there, which must make way for this owner's.
+pub(super) fn owned_object(
+    place: &Place<'_>,
+    (owner, over): Who<'_>,
+    control: &Control,
+) -> Result<Option<There>> {
+    let Some(found) = place.store.look(&place.at, control)? else {
+        return Ok(None);
+    };
+    let own = of_owner(&found, owner);
+    let makes_way = match over {
+        Over::All => true,
+        Over::Own => own.is_some(),
+        // It was killed when the object was whole already.
+        Over::Unfinished => own.is_some() && upload::is_noted(place, owner, control)?,
+    };
+    if !makes_way {
+        return Err(exists(&place.at));
+    }
+    Ok(Some(There {
+        hash: own.flatten(),
+        etag: found.etag,
+        size: found.size,
+    }))
+}
+
+/// All that is there, which must make way for this owner's.
+pub(super) fn owned(place: &Place<'_>, (owner, over): Who<'_>, control: &Control) -> Result<Owned> {
+    let mut listing = listed(&**place.store, &place.at, control)?;
+    let strange = |path: &[u8]| match over {
+        Over::Unfinished => exists(&place.at),
+        _ => {
+            let text = format!(
+                "{} holds objects that tarn did not put there for this workflow or task, or that were changed since (`{}`); move \
+                 them away or choose another place",
+                place.at,
+                show(path)
+            );
+            MoverError::new(FailureKind::Conflict, text)
+        }
+    };
+    if let (Some(folder), true) = (listing.folders.first(), over != Over::All) {
+        return Err(strange(folder));
+    }
+    for (found, name) in [
+        (listing.marker.is_some(), marker::NAME),
+        (listing.upload.is_some(), upload::NAME),
+    ] {
+        if !found {
+            continue;
+        }
+        let is = place.store.look(&place.own(name)?, control)?;
+        let own = is.is_some_and(|found| of_owner(&found, owner).is_some());
+        match over {
+            Over::Own if own => {}
+            // A finished tree is none of an unfinished delivery.
+            Over::Unfinished if own && name == upload::NAME => {}
+            Over::Own | Over::Unfinished => return Err(strange(name.as_bytes())),
+            // What somebody else's says is nobody's word here.
+            Over::All if !own && name == marker::NAME => listing.said.clear(),
+            Over::All => {}
+        }
+    }
+    let there = Mutex::new(BTreeMap::new());
+    let all: Vec<_> = listing.objects.iter().collect();
+    together(
+        &all,
+        STREAMS,
+        control,
+        || (),
+        |(), (path, found)| {
+            let hash = match listing.known(path, found).map(|e| &e.kind) {
+                Some(EntryKind::File { hash, .. }) => *hash,
+                // What a killed delivery has left has only its own word.
+                _ => {
+                    let is = place.store.look(&object(place, path)?, control)?;
+                    match is.and_then(|found| of_owner(&found, owner)) {
+                        Some(hash) => hash,
+                        None if over == Over::All => None,
+                        None => return Err(strange(path)),
+                    }
+                }
+            };
+            let is = There {
+                etag: found.etag.clone(),
+                size: found.size,
+                hash,
+            };
+            lock(&there).insert((*path).clone(), is);
+            Ok(())
+        },
+    )?;
+    drop(all);
+    let there = there
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok((listing, there))
+}
+
+pub(super) fn object(place: &Place<'_>, path: &[u8]) -> Result<ObjectUrl> {
+    place.at.at(path).map_err(|why| {
+        let text = format!(
+            "`{}` cannot be put into {}: {why}; a key with the prefix has at most {MAX_KEY_BYTES} bytes: rename it",
+            show(path),
+            place.at
+        );
+        MoverError::new(FailureKind::Io, text)
+    })
+}

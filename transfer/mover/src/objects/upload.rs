@@ -1,0 +1,118 @@
+//! The upload that a delivery has under way, noted in the tree itself: who comes after a delivery that was killed goes on with it or
+//! ends it, and nobody else's. docs/reference/formats.md has the text.
+
+use super::Place;
+use super::owned::of_owner;
+use crate::error::Result;
+use tarn_ports::{Control, MoverError, Tags, Upload};
+use tarn_types::event::FailureKind;
+use tarn_types::hash::Hash;
+
+/// Its name in the tree, and what follows the key of a single object in its own.
+pub(crate) const NAME: &str = ".tarn-upload";
+const HEAD: &str = "tarn-upload 2";
+/// What earlier versions wrote, which did not say what the object is to be.
+const OLD_HEAD: &str = "tarn-upload 1";
+/// Bytes of a note: a key has 1,024 at most, and a store's name of an upload some hundred.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// What an upload is to become: the hash of its content, and the file's time.
+pub(crate) type Meant = (Hash, i64);
+
+/// What is noted.
+pub(crate) enum Noted {
+    Nothing,
+    /// Of somebody else, who may still be at it.
+    Theirs,
+    /// It was killed, and is to be ended or, where it is known what it was to become, gone on with.
+    Killed(Upload, Option<Meant>),
+}
+
+/// Notes an upload that has begun, in the place of the one before it.
+pub(crate) fn note(
+    place: &Place<'_>,
+    upload: &Upload,
+    (hash, mtime): Meant,
+    tags: &Tags,
+    control: &Control,
+) -> Result<()> {
+    let (key, id) = (&upload.at.key, &upload.id);
+    let text = format!("{HEAD}\n{key}\n{id}\n{hash}\n{mtime}\n");
+    let at = place.note()?;
+    place.store.put(&at, text.as_bytes(), tags, control)?;
+    Ok(())
+}
+
+/// Takes the note away: what it named has ended.
+pub(crate) fn forget(place: &Place<'_>, control: &Control) -> Result<()> {
+    place.store.remove(&place.note()?, control)
+}
+
+/// Whether a delivery of this owner has something under way, or had when it was killed.
+pub(crate) fn is_noted(place: &Place<'_>, owner: &str, control: &Control) -> Result<bool> {
+    let found = place.store.look(&place.note()?, control)?;
+    Ok(found.is_some_and(|found| of_owner(&found, owner).is_some()))
+}
+
+/// What a killed delivery of this owner had under way, or of `anybody`: nobody else would end it, and its parts are paid for. What is
+/// of another owner is not gone on with.
+pub(crate) fn noted(
+    place: &Place<'_>,
+    owner: &str,
+    anybody: bool,
+    control: &Control,
+) -> Result<Noted> {
+    // Where the key has no room for a note there is none.
+    let Ok(at) = place.note() else {
+        return Ok(Noted::Nothing);
+    };
+    let Some(found) = place.store.look(&at, control)? else {
+        return Ok(Noted::Nothing);
+    };
+    let own = of_owner(&found, owner).is_some();
+    if !own && !anybody {
+        return Ok(Noted::Theirs);
+    }
+    let damaged = || {
+        let text = format!(
+            "{at}, in which tarn notes what it is putting there, cannot be understood; remove it, and look whether the bucket has \
+             an upload that never ended"
+        );
+        MoverError::new(FailureKind::Io, text)
+    };
+    if found.size == 0 || found.size > MAX_BYTES {
+        return Err(damaged());
+    }
+    let mut bytes = vec![0; found.size as usize];
+    let mut body = place
+        .store
+        .open(&at, 0..found.size, Some(&found.etag), control)?;
+    body.fill(&mut bytes)?;
+    drop(body);
+    let (upload, meant) = read(place, &bytes).ok_or_else(damaged)?;
+    Ok(Noted::Killed(upload, meant.filter(|_| own)))
+}
+
+/// Ends an upload that was noted.
+pub(crate) fn end(place: &Place<'_>, upload: &Upload, control: &Control) -> Result<()> {
+    place.store.abort(upload, control)?;
+    forget(place, control)
+}
+
+fn read(place: &Place<'_>, bytes: &[u8]) -> Option<(Upload, Option<Meant>)> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
+    let (key, id, meant) = match text.split('\n').collect::<Vec<_>>()[..] {
+        [OLD_HEAD, key, id] => (key, id, None),
+        [HEAD, key, id, hash, mtime] => (key, id, Some((hash.parse().ok()?, mtime.parse().ok()?))),
+        _ => return None,
+    };
+    let is_meant = match place.at.is_tree() {
+        true => key.len() > place.at.key.len() && key.starts_with(&place.at.key),
+        false => key == place.at.key,
+    };
+    let upload = || Upload {
+        at: place.at.object(key.to_owned()),
+        id: id.to_owned(),
+    };
+    (is_meant && !id.is_empty()).then(|| (upload(), meant))
+}

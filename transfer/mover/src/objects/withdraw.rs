@@ -1,0 +1,65 @@
+//! Taking back what a delivery that does not go on has left in a store.
+
+use super::owned::of_owner;
+use super::upload::Noted;
+use super::{Place, STREAMS, marker, together, upload};
+use crate::error::Result;
+use tarn_ports::Control;
+use tarn_types::object::ObjectUrl;
+
+/// Whether what lies there is a delivery of this owner's that came to its end.
+pub(crate) fn is_whole(place: &Place<'_>, owner: &str, control: &Control) -> Result<bool> {
+    let last = match place.at.is_tree() {
+        true => place.own(marker::NAME)?,
+        false => place.at.clone(),
+    };
+    let found = place.store.look(&last, control)?;
+    Ok(found.is_some_and(|found| of_owner(&found, owner).is_some()))
+}
+
+/// Ends the upload that an unfinished delivery of this owner had under way, and removes what it has left, if `objects`: of the tree, or
+/// of the one object. An upload that cannot be ended keeps its note, and nothing else.
+pub(crate) fn withdraw(
+    place: &Place<'_>,
+    owner: &str,
+    objects: bool,
+    control: &Control,
+) -> Result<()> {
+    let ended = end_upload(place, owner, control);
+    if objects {
+        remove_objects(place, owner, ended.is_ok(), control)?;
+    }
+    ended
+}
+
+fn end_upload(place: &Place<'_>, owner: &str, control: &Control) -> Result<()> {
+    match upload::noted(place, owner, false, control)? {
+        Noted::Killed(begun, _) => upload::end(place, &begun, control),
+        _ => Ok(()),
+    }
+}
+
+fn remove_objects(
+    place: &Place<'_>,
+    owner: &str,
+    with_note: bool,
+    control: &Control,
+) -> Result<()> {
+    let remove_own = |at: &ObjectUrl| match place.store.look(at, control)? {
+        Some(found) if of_owner(&found, owner).is_some() => place.store.remove(at, control),
+        _ => Ok(()),
+    };
+    if !place.at.is_tree() {
+        return remove_own(&place.at);
+    }
+    // First what says that it is whole.
+    remove_own(&place.own(marker::NAME)?)?;
+    let stays = Some(place.own(upload::NAME)?).filter(|_| !with_note);
+    let mut all = Vec::new();
+    place.store.list(&place.at, control, &mut |found| {
+        all.push(place.at.object(found.key));
+        Ok(())
+    })?;
+    all.retain(|at| stays.as_ref() != Some(at));
+    together(&all, STREAMS, control, || (), |(), at| remove_own(at))
+}

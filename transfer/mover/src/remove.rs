@@ -1,0 +1,246 @@
+//! Removing trees, whatever their permissions; counting their blocks.
+
+use crate::deep::empty_all;
+use crate::error::{Result, Side, failed, show_in};
+use crate::extents;
+use crate::meta::Status;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, fdatasync, fstat, openat, statat, unlinkat,
+};
+use rustix::io::{Errno, pwrite};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use tarn_sys::beneath::{Root, join};
+use tarn_types::layout::ERASE;
+
+/// Bytes that are overwritten at once.
+const ZEROS: usize = 1 << 20;
+
+type Sys<T> = std::result::Result<T, Errno>;
+
+/// Removes a tree; a missing one is not an error.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let error = |at: &[u8], e| failed(Side::Dest, "remove", &show_in(path, at), e);
+    match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
+        Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(error(b"", errno)),
+        Ok(status) if status.kind != FileType::Directory => {
+            let removed = way_of(path).remove(CWD, path, &status);
+            missing_is_fine(removed).map_err(|e| error(b"", e))
+        }
+        Ok(status) => {
+            open_up(CWD, path, &status);
+            let root = Root::open(path).map_err(|e| error(b"", e))?;
+            empty_all(&root, way_of(path)).map_err(|(at, e)| error(&at, e))?;
+            missing_is_fine(unlinkat(CWD, path, AtFlags::REMOVEDIR)).map_err(|e| error(b"", e))
+        }
+    }
+}
+
+/// Removes a file in a folder that is open.
+pub(crate) fn remove_file(folder: &OwnedFd, name: &[u8]) -> Sys<()> {
+    let status = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?;
+    way_of(&of_descriptor(folder)).remove(folder, name, &status)
+}
+
+/// A path of what is open.
+fn of_descriptor(open: &impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", open.as_fd().as_raw_fd()))
+}
+
+/// How files go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Their names.
+    Unlink,
+    /// Their content before.
+    Erase,
+}
+
+/// As whoever has a folder above wants it.
+fn way_of(path: &Path) -> Way {
+    let marked = |folder: &Path| {
+        let mark = statat(CWD, folder.join(ERASE), AtFlags::SYMLINK_NOFOLLOW);
+        mark.is_ok_and(|mark| Status::from(mark).kind == FileType::RegularFile)
+    };
+    // Who has a folder open may name it by its descriptor.
+    let real = path.canonicalize();
+    let real = real.as_deref().unwrap_or(path);
+    match real.ancestors().any(marked) {
+        true => Way::Erase,
+        false => Way::Unlink,
+    }
+}
+
+impl Way {
+    pub(crate) fn remove<P: rustix::path::Arg + Copy>(
+        self,
+        at: impl AsFd,
+        name: P,
+        status: &Status,
+    ) -> Sys<()> {
+        if self == Self::Erase && status.kind == FileType::RegularFile {
+            match erase(&at, name) {
+                // What cannot be overwritten would stay for ever else: a medium without room that copies what is written, a program that
+                // runs, another user's file.
+                Err(Errno::NOSPC | Errno::DQUOT | Errno::TXTBSY | Errno::PERM) => {}
+                outcome => outcome?,
+            }
+        }
+        unlinkat(at, name, AtFlags::empty())
+    }
+}
+
+/// Overwrites what a file has, on its medium, unless it has another name still.
+fn erase<P: rustix::path::Arg + Copy>(at: impl AsFd, name: P) -> Sys<()> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = || openat(&at, name, flags, Mode::empty());
+    let file = match open() {
+        Err(Errno::ACCESS) => {
+            // Of what is there now, whatever is put into its place meanwhile.
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let it = openat(&at, name, flags, Mode::empty())?;
+            let mode = Mode::RUSR | Mode::WUSR;
+            chmodat(CWD, of_descriptor(&it), mode, AtFlags::empty())?;
+            open()?
+        }
+        opened => opened?,
+    };
+    let status = Status::from(fstat(&file)?);
+    if status.kind != FileType::RegularFile || status.links > 1 {
+        return Ok(());
+    }
+    let extents = extents::of(&file, &status)?;
+    let zeros = vec![0; ZEROS.min(status.size as usize)];
+    for (is_data, mut at, length) in extents::pieces(&extents, 0, status.size) {
+        let end = at + length;
+        while is_data && at < end {
+            let n = zeros.len().min((end - at) as usize);
+            match pwrite(&file, &zeros[..n], at) {
+                Ok(n) => at += n as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+    fdatasync(&file)
+}
+
+fn missing_is_fine(outcome: Sys<()>) -> Sys<()> {
+    match outcome {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Gives a folder's owner the right to list and change it. What belongs to somebody else cannot be changed, but
+/// may still be open to us: then what follows succeeds.
+fn open_up<P: rustix::path::Arg>(at: impl AsFd, name: P, status: &Status) {
+    if status.mode & 0o700 != 0o700 {
+        let _ = chmodat(at, name, Mode::RWXU, AtFlags::empty());
+    }
+}
+
+enum Step {
+    /// Remove what a folder holds.
+    Empty(Box<[u8]>),
+    /// Then the folder.
+    Folder(Box<[u8]>),
+}
+
+/// Removes everything beneath a folder for which `keep` (given the path, and whether it is a folder) is false. Folders
+/// are opened by their path from the root, so that few are open however deep the tree.
+pub(crate) fn sweep(root: &Root, keep: impl Fn(&[u8], bool) -> bool) -> Result<()> {
+    let way = way_of(&root.path);
+    let mut steps = vec![Step::Empty(Box::default())];
+    while let Some(step) = steps.pop() {
+        let (path, outcome) = match step {
+            Step::Empty(path) => {
+                let outcome = empty((root, way), &path, &keep, &mut steps);
+                (path, outcome)
+            }
+            Step::Folder(path) => {
+                let gone = root
+                    .holder(&path)
+                    .and_then(|(above, name)| unlinkat(above, name, AtFlags::REMOVEDIR));
+                (path, missing_is_fine(gone))
+            }
+        };
+        outcome.map_err(|e| failed(Side::Dest, "remove", &show_in(&root.path, &path), e))?;
+    }
+    Ok(())
+}
+
+fn empty(
+    (root, way): (&Root, Way),
+    path: &[u8],
+    keep: &impl Fn(&[u8], bool) -> bool,
+    steps: &mut Vec<Step>,
+) -> Sys<()> {
+    let folder = root.folder(path)?;
+    for entry in Dir::read_from(&folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        let below = join(path, name);
+        let known = entry.file_type();
+        let status = match known {
+            FileType::RegularFile if way == Way::Erase => {
+                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?)
+            }
+            FileType::Directory | FileType::Unknown => {
+                Some(statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from)?)
+            }
+            _ => None,
+        };
+        match status {
+            Some(status) if status.kind == FileType::Directory => {
+                open_up(&folder, name, &status);
+                if !keep(&below, true) {
+                    steps.push(Step::Folder(below.clone()));
+                }
+                steps.push(Step::Empty(below));
+            }
+            _ if keep(&below, false) => {}
+            Some(status) => missing_is_fine(way.remove(&folder, name, &status))?,
+            None => missing_is_fine(unlinkat(&folder, name, AtFlags::empty()))?,
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of the blocks of a tree, hard links counted once.
+pub(crate) fn stored(path: &Path) -> Result<u64> {
+    let error = |at: &[u8], e| failed(Side::Source, "examine", &show_in(path, at), e);
+    let top = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+    let top = top.map_err(|e| error(b"", e))?;
+    let mut bytes = top.blocks * 512;
+    if top.kind != FileType::Directory {
+        return Ok(bytes);
+    }
+    let root = Root::open(path).map_err(|e| error(b"", e))?;
+    let mut seen: HashSet<(u64, u64)> = HashSet::new();
+    let mut folders: Vec<Box<[u8]>> = vec![Box::default()];
+    while let Some(at) = folders.pop() {
+        let folder = root.folder(&at).map_err(|e| error(&at, e))?;
+        for entry in Dir::read_from(&folder).map_err(|e| error(&at, e))? {
+            let entry = entry.map_err(|e| error(&at, e))?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let status = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+            let status = status.map_err(|e| error(&join(&at, name), e))?;
+            if status.kind == FileType::Directory {
+                folders.push(join(&at, name));
+            } else if status.links > 1 && !seen.insert((status.device, status.inode)) {
+                continue;
+            }
+            bytes += status.blocks * 512;
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,281 @@
+//! Files that are sealed on their way, opened on it, or both: `tarn_seal` over descriptors. docs/internals/movers.md, "Sealed trees".
+
+use crate::content::{self, PIECE};
+use crate::error::{Result, corrupt, show};
+use crate::file::{Content, Sink, Source, read_full, write_full};
+use crate::large::Large;
+use crate::scan::Worker;
+use crate::target::Target;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use tarn_ports::{MoverError, Piece};
+use tarn_seal::SealError;
+use tarn_seal::file::{self, ATTEMPT, FileCipher, HEADER, SALT, TRAILER};
+use tarn_types::key::DataKey;
+
+// A piece that is read, hashed and written at once is one that is sealed for itself.
+const _: () = assert!(file::PIECE == PIECE);
+
+/// Bytes of a buffer that holds a piece, sealed or not.
+pub(crate) const BUFFER: usize = PIECE + TRAILER;
+
+/// How a file of the destination is sealed.
+pub(crate) struct Sealing {
+    cipher: FileCipher,
+    attempt: [u8; ATTEMPT],
+    /// What an earlier attempt has left of it counts.
+    pub(crate) goes_on: bool,
+    /// Its pieces are those of the source.
+    as_it_is: bool,
+}
+
+/// Why a sealed file cannot be read.
+pub(crate) enum Broken {
+    Io(Errno),
+    Seal(SealError),
+}
+
+impl From<Errno> for Broken {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno)
+    }
+}
+
+impl From<SealError> for Broken {
+    fn from(error: SealError) -> Self {
+        Self::Seal(error)
+    }
+}
+
+/// The cipher of an open sealed file of so many bytes.
+pub(crate) fn open(
+    key: &DataKey,
+    fd: impl AsFd,
+    size: u64,
+) -> std::result::Result<FileCipher, Broken> {
+    let mut header = [0; HEADER];
+    if read_full(fd, &mut header, 0)? < HEADER {
+        return Err(SealError::Length.into());
+    }
+    let cipher = FileCipher::open(key, &header)?;
+    match file::sealed_len(cipher.length()) == Some(size) {
+        true => Ok(cipher),
+        false => Err(SealError::Length.into()),
+    }
+}
+
+/// Reads a piece into the buffer's beginning as it lies there; its bytes with the trailer.
+fn read_raw(
+    fd: impl AsFd,
+    cipher: &FileCipher,
+    piece: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<usize, Broken> {
+    let len = cipher.piece_len(piece) + TRAILER;
+    match read_full(fd, &mut buffer[..len], file::offset(piece))? == len {
+        true => Ok(len),
+        false => Err(SealError::Length.into()),
+    }
+}
+
+/// Reads a piece and opens it at the buffer's beginning; its bytes of content.
+pub(crate) fn read(
+    fd: impl AsFd,
+    cipher: &FileCipher,
+    piece: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<usize, Broken> {
+    let len = read_raw(fd, cipher, piece, buffer)?;
+    Ok(cipher.open_piece(piece, &mut buffer[..len])?.len())
+}
+
+/// The header of a sealed file that is asked of a peer.
+pub(crate) fn header(path: &[u8]) -> Piece<'_> {
+    Piece {
+        path,
+        offset: 0,
+        len: HEADER as u64,
+    }
+}
+
+fn random<const N: usize>() -> std::result::Result<[u8; N], Errno> {
+    let mut bytes = [0; N];
+    // So few come whole, or not at all before the machine has any.
+    match getrandom(&mut bytes, GetRandomFlags::empty())? == N {
+        true => Ok(bytes),
+        false => Err(Errno::AGAIN),
+    }
+}
+
+impl Worker<'_> {
+    /// How the destination of a file is sealed, if it is: its header is written, or the one of an earlier attempt goes on.
+    pub(crate) fn sealing(
+        &self,
+        target: &Target,
+        source: &Source,
+        fd: &OwnedFd,
+        there: bool,
+    ) -> Result<Option<Box<Sealing>>> {
+        let Some(key) = &target.seal else {
+            return Ok(None);
+        };
+        let failed = |doing: &str, errno| target.failed(doing, &source.path, errno);
+        let size = source.status.size;
+        let attempt = random().map_err(|e| failed("find random bytes for", e))?;
+        // What fits one piece is sealed anew: that it is as it was would have to be kept beside it.
+        let same = source.cipher().filter(|_| size > PIECE as u64);
+        let same = same.map(FileCipher::header);
+        let same = same.filter(|h| file::key_of(h) == key.id());
+        let earlier = match there {
+            true => file::sealed_len(size).and_then(|len| open(key, fd, len).ok()),
+            false => None,
+        };
+        let earlier =
+            earlier.filter(|c| c.length() == size && same.is_none_or(|h| h == c.header()));
+        let goes_on = earlier.is_some();
+        let sealed = |e: SealError| refused(&target.show(&source.path), e);
+        let cipher = match (earlier, same) {
+            (Some(cipher), _) => cipher,
+            (None, Some(header)) => FileCipher::open(key, header).map_err(sealed)?,
+            (None, None) => {
+                let salt: [u8; SALT] = random().map_err(|e| failed("find random bytes for", e))?;
+                FileCipher::create(key, salt, size).map_err(sealed)?
+            }
+        };
+        if !goes_on {
+            write_full(fd, cipher.header(), 0).map_err(|e| failed("write", e))?;
+        }
+        Ok(Some(Box::new(Sealing {
+            cipher,
+            attempt,
+            goes_on,
+            as_it_is: same.is_some(),
+        })))
+    }
+
+    /// Takes the header of a peer's sealed file, which is what its stream brings next.
+    pub(crate) fn unlock(&mut self, source: &mut Source) -> Result<()> {
+        let Some(key) = self.job.trees[source.tree as usize].sealed.clone() else {
+            return Ok(());
+        };
+        self.take(source, HEADER)?;
+        let mut header = [0; HEADER];
+        header.copy_from_slice(&self.buffer[..HEADER]);
+        let cipher = FileCipher::open(&key, &header).and_then(|cipher| {
+            match cipher.length() == source.status.size {
+                true => Ok(cipher),
+                false => Err(SealError::Length),
+            }
+        });
+        let cipher = cipher.map_err(|e| self.not_opened(source, e.into()))?;
+        if let Content::Peer(_, opens) = &mut source.from {
+            *opens = Some(Box::new(cipher));
+        }
+        Ok(())
+    }
+
+    /// Reads a piece of a sealed source into the buffer's beginning as it lies there; its bytes with the trailer.
+    fn raw(&mut self, source: &Source, cipher: &FileCipher, piece: u64) -> Result<usize> {
+        let Content::Sealed(fd, _) = &source.from else {
+            let len = cipher.piece_len(piece) + TRAILER;
+            return self.take(source, len).map(|()| len);
+        };
+        let fd = self.own.as_ref().unwrap_or(fd);
+        let raw = read_raw(fd, cipher, piece, &mut self.buffer);
+        raw.map_err(|e| self.not_opened(source, e))
+    }
+
+    /// Opens the piece that is in the buffer; its bytes of content.
+    fn open_raw(
+        &mut self,
+        source: &Source,
+        cipher: &FileCipher,
+        piece: u64,
+        raw: usize,
+    ) -> Result<usize> {
+        let opened = cipher.open_piece(piece, &mut self.buffer[..raw]);
+        let opened = opened.map(|content| content.len());
+        opened.map_err(|e| self.not_opened(source, e.into()))
+    }
+
+    /// Reads the piece of content of a sealed file that begins at `offset`.
+    pub(crate) fn read_sealed(
+        &mut self,
+        source: &Source,
+        cipher: &FileCipher,
+        offset: u64,
+    ) -> Result<()> {
+        let piece = offset / PIECE as u64;
+        let raw = self.raw(source, cipher, piece)?;
+        self.open_raw(source, cipher, piece, raw).map(drop)
+    }
+
+    /// Why a sealed source cannot be read.
+    fn not_opened(&self, source: &Source, broken: Broken) -> MoverError {
+        match broken {
+            Broken::Io(errno) => self.unreadable(source.tree, "read", &source.path, errno),
+            Broken::Seal(e) => refused(&self.job.trees[source.tree as usize].show(&source.path), e),
+        }
+    }
+
+    /// Copies a chunk into a sealed file and returns the hash of its content.
+    pub(crate) fn chunk_sealed(
+        &mut self,
+        large: &Large,
+        sealing: &Sealing,
+        start: u64,
+        len: usize,
+    ) -> Result<content::ChunkHash> {
+        let mut hasher = content::ChunkHasher::new();
+        for offset in (start..start + len as u64).step_by(PIECE) {
+            let n = PIECE.min((start + len as u64 - offset) as usize);
+            match large.source.cipher() {
+                Some(cipher) if sealing.as_it_is => {
+                    let piece = offset / PIECE as u64;
+                    let raw = self.raw(&large.source, cipher, piece)?;
+                    self.write_sealed(&large.source, &large.sink, offset, raw)?;
+                    // Only a piece that opens is one: nothing of it is published otherwise.
+                    let content = self.open_raw(&large.source, cipher, piece, raw)?;
+                    hasher.update(&self.buffer[..content]);
+                }
+                _ => {
+                    self.read(&large.source, offset, n)?;
+                    hasher.update(&self.buffer[..n]);
+                    self.seal_piece(&large.source, &large.sink, sealing, offset, n)?;
+                }
+            }
+        }
+        Ok(hasher.finish())
+    }
+
+    /// Seals the piece of `n` bytes that is in the buffer, and writes it.
+    pub(crate) fn seal_piece(
+        &mut self,
+        source: &Source,
+        sink: &Sink,
+        sealing: &Sealing,
+        offset: u64,
+        n: usize,
+    ) -> Result<()> {
+        let buffer = &mut self.buffer[..n + TRAILER];
+        let sealed = sealing
+            .cipher
+            .seal(offset / PIECE as u64, sealing.attempt, buffer);
+        sealed.map_err(|e| refused(&show(&source.path), e))?;
+        self.write_sealed(source, sink, offset, n + TRAILER)
+    }
+
+    fn write_sealed(&self, source: &Source, sink: &Sink, offset: u64, len: usize) -> Result<()> {
+        let (Some(target), Sink::File(fd, ..)) = (self.job.target(), sink) else {
+            return Ok(());
+        };
+        let at = file::offset(offset / PIECE as u64);
+        write_full(fd, &self.buffer[..len], at).map_err(|e| target.failed("write", &source.path, e))
+    }
+}
+
+/// A sealed file that is none, or not this one.
+pub(crate) fn refused(path: &str, error: SealError) -> MoverError {
+    corrupt(path, &format!("cannot be opened: {error}"))
+}

@@ -1,0 +1,366 @@
+//! What `tarn run` asks of the world before and after it is driven: of all nodes at once. A node that is lost meanwhile gives no
+//! answer: what it has is not found, and not said to be missing.
+
+use crate::connection::Answered;
+use crate::world::{Allocation, on};
+use crate::{QUICK, THOROUGH};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+use tarn_ports::{Nodes, Progress, WorldError};
+use tarn_proto::node::{Answer, Call, NodeConfig, Told};
+use tarn_types::event::PriorInstance;
+use tarn_types::id::NodeId;
+use tarn_types::layout::TierDir;
+use tarn_types::nodes::{Cleaned, Staying};
+use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
+
+/// Answers that are awaited, and for how long.
+struct Asked {
+    answers: Vec<(NodeId, Receiver<Answered>)>,
+    until: Instant,
+}
+
+/// Who sees a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sees {
+    Home,
+    Node(NodeId),
+    /// It is of a node that this cluster does not have: whose disk it is on is not known.
+    Anybody,
+}
+
+/// The folders of a run on tiers.
+struct Sight {
+    nodes: BTreeMap<PathBuf, NodeId>,
+    tiers: BTreeSet<PathBuf>,
+}
+
+impl Sight {
+    fn of(node_config: &NodeConfig) -> Self {
+        let (mut nodes, mut tiers) = (BTreeMap::new(), BTreeSet::new());
+        for (n, node) in (0..).map(NodeId).zip(&node_config.cluster.nodes) {
+            for tier in &node.tiers {
+                let TierDir(own) = TierDir::new(&tier.root, &node_config.workspace, &node.name);
+                tiers.extend(own.parent().map(Path::to_owned));
+                nodes.insert(own, n);
+            }
+        }
+        Self { nodes, tiers }
+    }
+
+    fn whose(&self, folder: &Path) -> Sees {
+        let mut above = folder.ancestors();
+        match above.find_map(|a| self.nodes.get(a)) {
+            Some(n) => Sees::Node(*n),
+            None if folder.ancestors().any(|a| self.tiers.contains(a)) => Sees::Anybody,
+            None => Sees::Home,
+        }
+    }
+}
+
+impl Allocation {
+    /// Asks nodes, all at once, and waits for all answers.
+    ///
+    /// # Errors
+    /// When a node says that it cannot.
+    pub(crate) fn ask(
+        &mut self,
+        calls: Vec<(NodeId, Call)>,
+        timeout: Duration,
+    ) -> Result<Vec<(NodeId, Answer)>, WorldError> {
+        let asked = self.begin(calls, timeout);
+        self.finish(asked)
+    }
+
+    fn begin(&self, calls: Vec<(NodeId, Call)>, timeout: Duration) -> Asked {
+        let mut answers = Vec::new();
+        for (n, call) in calls {
+            if let Some(connection) = self.node(n).and_then(|node| node.connection.as_ref()) {
+                answers.push((n, connection.call(call, timeout)));
+            }
+        }
+        // What was told before is said first.
+        let until = Instant::now() + timeout + QUICK;
+        Asked { answers, until }
+    }
+
+    fn finish(&mut self, asked: Asked) -> Result<Vec<(NodeId, Answer)>, WorldError> {
+        let mut answers = Vec::new();
+        let mut refused = None;
+        for (n, answer) in asked.answers {
+            let left = asked.until.saturating_duration_since(Instant::now());
+            match answer.recv_timeout(left) {
+                Ok(Ok(Answer::Failed(why))) => {
+                    refused.get_or_insert_with(|| format!("node {}: {why}", self.name(n)));
+                }
+                Ok(Ok(answer)) => answers.push((n, answer)),
+                Ok(Err(why)) => self.lose(n, why),
+                Err(_) => self.lose(n, "it took too long to answer".into()),
+            }
+        }
+        match refused {
+            None => Ok(answers),
+            Some(why) => Err(WorldError(why)),
+        }
+    }
+
+    fn each(&self, call: impl Fn(NodeId) -> Call) -> Vec<(NodeId, Call)> {
+        self.up().map(|n| (n, call(n))).collect()
+    }
+
+    /// The positions of the folders that each node sees, and of those that home does.
+    fn shares(&self, folders: &[PathBuf]) -> (BTreeMap<NodeId, Vec<usize>>, Vec<usize>) {
+        let sees = Sight::of(&self.node_config);
+        let (mut nodes, mut home) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
+        for (i, folder) in folders.iter().enumerate() {
+            match sees.whose(folder) {
+                Sees::Home => home.push(i),
+                Sees::Node(n) if self.is_up(n) => nodes.entry(n).or_default().push(i),
+                Sees::Node(_) => {}
+                Sees::Anybody => self.up().for_each(|n| nodes.entry(n).or_default().push(i)),
+            }
+        }
+        (nodes, home)
+    }
+}
+
+fn picked(folders: &[PathBuf], which: &[usize]) -> Vec<PathBuf> {
+    which
+        .iter()
+        .filter_map(|i| folders.get(*i).cloned())
+        .collect()
+}
+
+fn of(n: NodeId, all: &BTreeSet<(StoreKey, Place)>) -> BTreeSet<(StoreKey, Place)> {
+    let here = all.iter().filter(|(_, place)| on(place) == Some(n));
+    here.cloned().collect()
+}
+
+impl Nodes for Allocation {
+    fn multi_node(&self) -> Result<(), String> {
+        self.multi_node.clone()
+    }
+
+    fn one_namespace(&self) -> Result<(), String> {
+        self.one_namespace.clone()
+    }
+
+    fn images(&self) -> Result<(), String> {
+        self.images.clone()
+    }
+
+    fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+
+    fn pace(&mut self, _: u32, _: u32) {
+        // All transfers of the run are its own.
+    }
+
+    fn offer(
+        &mut self,
+        prior: Vec<PriorInstance>,
+        there: &BTreeSet<(StoreKey, Place)>,
+        protected: &BTreeSet<PathBuf>,
+    ) -> Result<(), WorldError> {
+        self.node_config.prior = prior.clone();
+        self.offered = Some(there.clone());
+        self.protected = protected.clone();
+        let calls = self.each(|n| Call::Offer {
+            prior: prior.clone(),
+            there: of(n, there),
+            protected: protected.clone(),
+        });
+        let asked = self.begin(calls, QUICK);
+        self.home.offer(prior, there, protected)?;
+        self.finish(asked).map(drop)
+    }
+
+    fn know(&mut self, parts: Vec<(PartRef, PartInfo)>) -> Result<(), WorldError> {
+        for (part, info) in &parts {
+            self.parts.learn(*part, info.clone());
+        }
+        let names = parts.iter().map(|(part, _)| *part);
+        let news = self.parts.untold(names, &mut self.home_knows);
+        self.home.know(news)
+    }
+
+    fn inventory(
+        &mut self,
+        wanted: &[(PartRef, StoreKey, Place)],
+    ) -> Result<Vec<(PartRef, Place)>, WorldError> {
+        let mut shares: BTreeMap<Option<NodeId>, Vec<_>> = BTreeMap::new();
+        for w in wanted {
+            shares.entry(on(&w.2)).or_default().push(w.clone());
+        }
+        let home = shares.remove(&None).unwrap_or_default();
+        // All nodes are asked: it makes them note that they have been looked at since they were started.
+        let mut calls = Vec::new();
+        for n in self.up().collect::<Vec<_>>() {
+            let share = shares.remove(&Some(n)).unwrap_or_default();
+            let current = |(part, key, _): &(PartRef, StoreKey, Place)| {
+                let same = self.parts.get(*part).is_some_and(|i| i.key == *key);
+                same.then_some(*part)
+            };
+            let names: Vec<_> = share.iter().filter_map(current).collect();
+            if let Some(node) = self.node_table.nodes.get_mut(n.at()) {
+                let news = self.parts.untold(names, &mut node.knows);
+                if !news.is_empty() {
+                    self.tell(n, Told::Know(news));
+                }
+            }
+            calls.push((n, Call::Inventory(share)));
+        }
+        let asked = self.begin(calls, THOROUGH);
+        let mut found: BTreeSet<_> = self.home.inventory(&home)?.into_iter().collect();
+        for (n, answer) in self.finish(asked)? {
+            match answer {
+                Answer::Found(there) => {
+                    found.extend(there.into_iter().filter(|(_, at)| on(at) == Some(n)));
+                }
+                _ => self.nonsense(n),
+            }
+        }
+        let mut all = Vec::new();
+        for (part, key, place) in wanted {
+            if !found.contains(&(*part, place.clone())) {
+                continue;
+            }
+            all.push((*part, place.clone()));
+            // Under a name that stands for something else it is none of this run's parts.
+            if let Some(info) = self.parts.get(*part).filter(|i| i.key == *key)
+                && let Place::Node(spot) = place
+                && let Some(node) = self.node_table.nodes.get_mut(spot.node.at())
+            {
+                let lies = (*part, spot.tier, key.clone());
+                node.holds.insert(lies, info.stored);
+            }
+        }
+        Ok(all)
+    }
+
+    fn clean(&mut self, staying: &Staying) -> Result<Cleaned, WorldError> {
+        self.protected = staying.protected.clone();
+        self.pinned = staying.pinned.clone();
+        let calls = self.each(|n| {
+            Call::Clean(Staying {
+                keep: of(n, &staying.keep),
+                ..staying.clone()
+            })
+        });
+        let asked = self.begin(calls, THOROUGH);
+        let mut all = self.home.clean(staying)?;
+        for (n, answer) in self.finish(asked)? {
+            let Answer::Cleaned(mut cleaned) = answer else {
+                self.nonsense(n);
+                continue;
+            };
+            all.removed.append(&mut cleaned.removed);
+            all.trouble.append(&mut cleaned.trouble);
+            let own = cleaned.aside.into_iter().filter(|(spot, _)| spot.node == n);
+            all.aside.extend(own);
+        }
+        // As the engine is told: a node that comes back is opened with what it has left.
+        for (spot, bytes) in all.aside.iter().filter(|_| !staying.is_without) {
+            let node = self.node_config.cluster.nodes.get_mut(spot.node.at());
+            if let Some(tier) = node.and_then(|n| n.tiers.get_mut(spot.tier.at())) {
+                tier.capacity = tier.capacity.saturating_sub(*bytes);
+            }
+        }
+        Ok(all)
+    }
+
+    fn exist(&mut self, folders: &[PathBuf]) -> Result<Vec<Option<bool>>, WorldError> {
+        let (shares, home) = self.shares(folders);
+        let calls = shares
+            .iter()
+            .map(|(n, which)| (*n, Call::Exist(picked(folders, which))));
+        let asked = self.begin(calls.collect(), QUICK);
+        let mut there = vec![None; folders.len()];
+        let mut note = |which: &[usize], found: Vec<Option<bool>>| {
+            for (i, found) in which.iter().zip(found) {
+                // That somebody has it is more than that another has it not.
+                there[*i] = found.max(there[*i]);
+            }
+        };
+        note(&home, self.home.exist(&picked(folders, &home))?);
+        for (n, answer) in self.finish(asked)? {
+            match (answer, shares.get(&n)) {
+                (Answer::There(found), Some(which)) => {
+                    note(which, found.into_iter().map(Some).collect());
+                }
+                _ => self.nonsense(n),
+            }
+        }
+        Ok(there)
+    }
+
+    fn remove(&mut self, folders: &[PathBuf]) -> Result<Vec<String>, WorldError> {
+        let (shares, home) = self.shares(folders);
+        let calls = shares
+            .iter()
+            .map(|(n, which)| (*n, Call::Remove(picked(folders, which))));
+        let asked = self.begin(calls.collect(), THOROUGH);
+        let mut left = self.home.remove(&picked(folders, &home))?;
+        for (n, answer) in self.finish(asked)? {
+            match answer {
+                Answer::Left(mut trouble) => left.append(&mut trouble),
+                _ => self.nonsense(n),
+            }
+        }
+        let sees = Sight::of(&self.node_config);
+        for folder in folders {
+            if let Sees::Node(n) = sees.whose(folder)
+                && !self.is_up(n)
+            {
+                let (path, name) = (folder.display(), self.name(n));
+                left.push(format!("{path} could not be removed: node {name} is lost"));
+            }
+        }
+        Ok(left)
+    }
+
+    fn leave(mut self: Box<Self>) -> Vec<String> {
+        let asked = self.begin(self.each(|_| Call::Leave), THOROUGH);
+        let mut left = Vec::new();
+        let keys: Vec<_> = self.parts.keys().map(|(p, k)| (p, k.clone())).collect();
+        for (part, key) in keys {
+            self.perhaps_gone(part, &key);
+        }
+        match self.finish(asked) {
+            Ok(answers) => {
+                for (n, answer) in answers {
+                    match answer {
+                        Answer::Left(mut trouble) => left.append(&mut trouble),
+                        _ => self.nonsense(n),
+                    }
+                }
+            }
+            Err(e) => left.push(e.0),
+        }
+        for n in (0..self.node_table.nodes.len() as u32).map(NodeId) {
+            if !self.is_up(n) {
+                let name = self.name(n);
+                left.push(format!(
+                    "node {name} is lost: this run's data on it stays there"
+                ));
+            }
+        }
+        let Self {
+            home, node_table, ..
+        } = *self;
+        left.extend(home.leave());
+        drop(node_table);
+        left
+    }
+
+    fn gone(&mut self, _: PartRef, _: &StoreKey) {
+        // All replicas of the run are its own.
+    }
+
+    fn learned(&mut self, transfer: &Transfer, began: i64) {
+        self.home.learned(transfer, began);
+    }
+}

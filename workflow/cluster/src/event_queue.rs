@@ -1,0 +1,179 @@
+//! What comes to the loop: news of nodes, and word of the threads that speak to them.
+
+use crate::MAX_UNHEARD;
+use crate::link::Linked;
+use crate::lost::Returned;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tarn_proto::node::{self, News};
+use tarn_types::id::NodeId;
+use tarn_types::nodes::Attempt;
+
+/// One of them. Of a session that is over, none counts.
+pub(crate) enum NodeEvent {
+    /// News; an error is why the session is over or must be.
+    News(NodeId, u64, Result<News, String>),
+    /// An attempt was not handed out, and why: a file that its command names has changed or cannot be looked at.
+    NotBegun(NodeId, u64, Attempt, String),
+    /// A lost node can be reached again.
+    Linked(NodeId, u64, Linked),
+    /// It has been made ready.
+    Returned(NodeId, u64, Result<Returned, String>),
+}
+
+#[derive(Default)]
+struct Inner {
+    node_events: VecDeque<NodeEvent>,
+    unheard: BTreeMap<NodeId, usize>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    /// There is an event.
+    came: Condvar,
+    /// There is room, or the loop is over.
+    room: Condvar,
+}
+
+/// Where the sessions of a run put what their nodes say. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct EventQueue(Arc<Shared>);
+
+impl EventQueue {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What a session calls for what its node says, in order, and once with `None` when it is over. `session` counts the
+    /// sessions with the node: 0 for the first, else what [`crate::Relink`] was told. It waits while much of this node is
+    /// unheard.
+    pub fn of(
+        &self,
+        node: NodeId,
+        session: u64,
+    ) -> impl FnMut(Option<Vec<u8>>) + Send + 'static + use<> {
+        let event_queue = self.clone();
+        move |said| {
+            let news = match said {
+                Some(bytes) => node::decode::<News>(&bytes).map_err(|e| e.to_string()),
+                None => Err("its session has ended".into()),
+            };
+            event_queue.put_news(node, session, news);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put_news(&self, node: NodeId, session: u64, news: Result<News, String>) {
+        let full = |i: &mut Inner| {
+            !i.closed
+                && i.unheard
+                    .get(&node)
+                    .is_some_and(|count| *count >= MAX_UNHEARD)
+        };
+        let waited = self.0.room.wait_while(self.lock(), full);
+        let mut inner = waited.unwrap_or_else(PoisonError::into_inner);
+        if !inner.closed {
+            *inner.unheard.entry(node).or_default() += 1;
+            inner
+                .node_events
+                .push_back(NodeEvent::News(node, session, news));
+            self.0.came.notify_one();
+        }
+    }
+
+    /// Word of a thread of this world. Whether anybody will read it.
+    pub(crate) fn put(&self, node_event: NodeEvent) -> bool {
+        let mut inner = self.lock();
+        if inner.closed {
+            return false;
+        }
+        inner.node_events.push_back(node_event);
+        self.0.came.notify_one();
+        true
+    }
+
+    /// The next event, if one comes in time.
+    pub(crate) fn take(&self, timeout: Duration) -> Option<NodeEvent> {
+        let mut inner = self.lock();
+        if inner.node_events.is_empty() && !timeout.is_zero() {
+            let none = |i: &mut Inner| i.node_events.is_empty();
+            let waited = self.0.came.wait_timeout_while(inner, timeout, none);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let node_event = inner.node_events.pop_front()?;
+        if let NodeEvent::News(node, ..) = &node_event
+            && let Some(count) = inner.unheard.get_mut(node)
+        {
+            *count = count.saturating_sub(1);
+            self.0.room.notify_all();
+        }
+        Some(node_event)
+    }
+
+    /// Nobody reads any more: whoever waits goes on.
+    pub(crate) fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.node_events.clear();
+        self.0.room.notify_all();
+    }
+
+    /// Waits; whether the loop is over then.
+    pub(crate) fn closed_within(&self, timeout: Duration) -> bool {
+        let open = |i: &mut Inner| !i.closed;
+        let waited = self.0.room.wait_timeout_while(self.lock(), timeout, open);
+        waited.unwrap_or_else(PoisonError::into_inner).0.closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_chatty_node_waits_and_holds_up_nobody_else() {
+        let event_queue = EventQueue::new();
+        let progress = || {
+            let (transfers, steps) = (Vec::new(), Vec::new());
+            Some(node::encode(News::Progress { transfers, steps }).unwrap())
+        };
+        let (chatty, quiet) = (NodeId(0), NodeId(1));
+        let mut says = event_queue.of(chatty, 0);
+        let thread = std::thread::spawn(move || {
+            for _ in 0..=MAX_UNHEARD {
+                says(progress());
+            }
+        });
+        let full = || event_queue.lock().node_events.len() == MAX_UNHEARD;
+        let since = Instant::now();
+        while !full() && since.elapsed() < Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        event_queue.of(quiet, 0)(progress());
+        assert_eq!(event_queue.lock().node_events.len(), MAX_UNHEARD + 1);
+        assert!(!thread.is_finished());
+        assert!(event_queue.take(Duration::ZERO).is_some());
+        thread.join().unwrap();
+        assert_eq!(event_queue.lock().node_events.len(), MAX_UNHEARD + 1);
+    }
+
+    #[test]
+    fn whoever_waits_goes_on_when_nobody_reads_any_more() {
+        let event_queue = EventQueue::new();
+        let mut says = event_queue.of(NodeId(0), 0);
+        (0..MAX_UNHEARD).for_each(|_| says(None));
+        let thread = std::thread::spawn(move || says(None));
+        event_queue.close();
+        thread.join().unwrap();
+        assert!(event_queue.closed_within(Duration::from_secs(60)));
+        assert!(event_queue.take(Duration::ZERO).is_none());
+    }
+}

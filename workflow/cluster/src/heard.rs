@@ -1,0 +1,294 @@
+//! What nodes and home say, and what the engine is told of it.
+
+use crate::ENDING;
+use crate::orders::failed;
+use crate::parts::made;
+use crate::world::{Allocation, By, Moving, Node, NodeState, Ready, on};
+use tarn_proto::node::{News, Told};
+use tarn_types::event::{Ended, Event, Failure, FailureKind, Imaged, Output};
+use tarn_types::hash::Hash;
+use tarn_types::id::{InstanceId, NodeId, TierId, TierRef, TransferId};
+use tarn_types::nodes::Attempt;
+use tarn_types::part::{PartRef, Place, StoreKey};
+
+/// SIGHUP: a terminal that closes may send several.
+const HANG_UP: i32 = 1;
+/// SIGTERM.
+const TERMINATE: i32 = 15;
+
+impl Allocation {
+    pub(crate) fn heard(&mut self, n: NodeId, news: News) {
+        match news {
+            News::Event(event) => self.happened(n, event),
+            News::StepMessage { to, step, message } if self.is_up(to) => {
+                let from = n;
+                self.tell(
+                    to,
+                    Told::StepMessage {
+                        from,
+                        step,
+                        message,
+                    },
+                );
+            }
+            News::StepMessage { to, .. } => self.tell(n, Told::NodeLost(to)),
+            News::Progress { transfers, steps } => {
+                if self.is_up(n) {
+                    self.progress.elsewhere(n, transfers, steps);
+                }
+            }
+            News::Begun(id) => {
+                if self.performs(n, id) {
+                    self.chains.begun(id);
+                }
+            }
+            News::Ending => self.ending(n),
+            News::Broken(why) => self.lose(n, format!("it cannot run steps any more: {why}")),
+        }
+    }
+
+    /// Whoever cancels a job tells all its processes to end, here and there, and then ends them: no node is lost by accident.
+    fn ending(&mut self, n: NodeId) {
+        if !std::mem::replace(&mut self.interrupted, true) {
+            self.tell_engine(Event::Interrupted { signal: TERMINATE }, Vec::new());
+        }
+        self.lose(n, ENDING.into());
+    }
+
+    /// Whether a node can know what has gone on another: on itself, or on one that takes part in a step that it leads.
+    fn speaks_for(&self, n: NodeId, of: NodeId) -> bool {
+        let mut running = self.under_way.running.values();
+        n == of || running.any(|r| r.nodes.first() == Some(&n) && r.nodes.contains(&of))
+    }
+
+    fn performs(&self, n: NodeId, id: TransferId) -> bool {
+        let moving = self.under_way.moving.get(&id);
+        moving.is_some_and(|m| m.by == By::Node(n))
+    }
+
+    /// What a node says has happened there. Of what it was not told to do nothing can have.
+    fn happened(&mut self, n: NodeId, event: Event) {
+        if let Event::Capacity { spot, bytes } = &event
+            && spot.node == n
+            && let Some(NodeState::Lost { capacities, .. }) =
+                self.node_mut(n).map(|node| &mut node.node_state)
+        {
+            capacities.insert(spot.tier, *bytes);
+            return;
+        }
+        if !self.is_up(n) {
+            return;
+        }
+        match event {
+            Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
+                if self.performs(n, id)
+                    && let Some(moving) = self.under_way.moving.remove(&id)
+                {
+                    self.moved(moving, event);
+                }
+            }
+            Event::Ended {
+                instance, attempt, ..
+            } => self.ended(n, (instance, attempt), event),
+            Event::Evicted { part, ref at } if on(at).is_some_and(|of| self.speaks_for(n, of)) => {
+                let of = on(at).unwrap_or(n);
+                self.evicted(part, at);
+                self.tell_engine(event, vec![n, of]);
+            }
+            Event::Capacity { spot, .. } if spot.node == n => self.tell_engine(event, vec![n]),
+            Event::Image {
+                what: Imaged::Copied { at, .. } | Imaged::NotCopied { at, .. },
+                ..
+            } if at.node != n => self.nonsense(n),
+            Event::Image { .. } => self.tell_engine(event, vec![n]),
+            _ => self.nonsense(n),
+        }
+    }
+
+    pub(crate) fn home_says(&mut self, event: Event) {
+        match event {
+            Event::SourceListed { data, ref parts } => {
+                self.under_way.listing.remove(&data);
+                for info in parts {
+                    let part = PartRef {
+                        data,
+                        version: 0,
+                        origin: 0,
+                        seq: info.seq,
+                    };
+                    self.parts.learn(part, info.clone());
+                }
+            }
+            Event::SourceFailed { data, .. } => drop(self.under_way.listing.remove(&data)),
+            Event::TransferDone { id, .. } | Event::TransferFailed { id, .. } => {
+                if let Some(moving) = self.under_way.moving.remove(&id) {
+                    self.moved(moving, event);
+                }
+                return;
+            }
+            Event::Evicted { part, ref at } => self.evicted(part, at),
+            Event::Interrupted { signal } => {
+                if self.interrupted && signal != HANG_UP {
+                    self.tell_others(None, &Told::KillAll);
+                }
+                self.interrupted = true;
+            }
+            _ => {}
+        }
+        self.tell_engine(event, Vec::new());
+    }
+
+    pub(crate) fn tell_engine(&mut self, event: Event, nodes: Vec<NodeId>) {
+        self.ready.push_back(Ready { event, nodes });
+    }
+
+    /// The end of a transfer, whoever has performed it.
+    fn moved(&mut self, moving: Moving, mut event: Event) {
+        let order = &moving.order;
+        match &mut event {
+            Event::TransferDone { hashes, stored, .. } => {
+                self.arrived(&moving, hashes, stored);
+                let read = order.parts.iter().any(|m| m.from == Place::Source);
+                if read && moving.by != By::Home {
+                    self.home.learned(order, moving.began);
+                }
+            }
+            Event::TransferFailed { failure, .. } => {
+                self.blame(moving.cut, failure);
+                if failure.kind == FailureKind::Corrupt {
+                    // It may be the key that is of no use.
+                    for m in &order.parts {
+                        if let Some(key) = self.parts.get(m.part).map(|info| info.key.clone()) {
+                            self.perhaps_gone(m.part, &key);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.transfer_over(order, event);
+    }
+
+    fn arrived(&mut self, moving: &Moving, hashes: &[Hash], stored: &[u64]) {
+        for (i, m) in moving.order.parts.iter().enumerate() {
+            if let Some(hash) = hashes.get(i) {
+                self.parts.hashed(m.part, *hash);
+            }
+            if let Place::Node(spot) = moving.order.to
+                && let Some(info) = self.parts.get(m.part)
+            {
+                let bytes = stored.get(i).copied().unwrap_or(info.stored);
+                let lies = (m.part, spot.tier, info.key.clone());
+                if let Some(node) = self.node_table.nodes.get_mut(spot.node.at()) {
+                    node.holds.insert(lies, bytes);
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, n: NodeId, id: Attempt, mut event: Event) {
+        let running = &mut self.under_way.running;
+        let performed = running.get(&id).and_then(|r| r.nodes.first()) == Some(&n);
+        let Some(ran) = performed.then(|| running.remove(&id)).flatten() else {
+            return;
+        };
+        if let Event::Ended { ended, .. } = &mut event {
+            match ended {
+                Ended::Committed { outputs, .. } => self.committed(id.0, outputs),
+                Ended::Failed { failure, .. } => self.blame(ran.cut, failure),
+            }
+        }
+        self.tell_engine(event, ran.nodes);
+    }
+
+    fn committed(&mut self, instance: InstanceId, outputs: &[Output]) {
+        let mut earlier = Vec::new();
+        for output in outputs {
+            for (info, spots) in &output.parts {
+                let part = made(output, instance, info.seq);
+                let known = self.parts.get(part).filter(|known| known.key != info.key);
+                earlier.extend(known.map(|known| (part, known.key.clone())));
+                for TierRef { node, tier } in spots {
+                    if let Some(node) = self.node_table.nodes.get_mut(node.at()) {
+                        let lies = (part, *tier, info.key.clone());
+                        node.holds.insert(lies, info.stored);
+                    }
+                }
+            }
+        }
+        self.parts.committed(instance, outputs);
+        // What an earlier commit has left somewhere, if anything, goes by another key.
+        for (part, key) in earlier {
+            self.perhaps_gone(part, &key);
+        }
+    }
+
+    fn evicted(&mut self, part: PartRef, at: &Place) {
+        let place = (part, at.clone());
+        let evicting = &mut self.under_way.evicting;
+        let keys = evicting.get_mut(&place);
+        let ordered = keys.and_then(|keys| {
+            let key = keys.pop_front()?;
+            Some((key, keys.is_empty()))
+        });
+        let key = match ordered {
+            Some((key, last)) => {
+                if last {
+                    evicting.remove(&place);
+                }
+                key
+            }
+            // The node has made way for another run, or does not have what was to be used again.
+            None => match self.parts.get(part) {
+                Some(info) => info.key.clone(),
+                None => return,
+            },
+        };
+        if let Place::Node(spot) = at
+            && let Some(node) = self.node_table.nodes.get_mut(spot.node.at())
+        {
+            node.holds.remove(&(part, spot.tier, key.clone()));
+        }
+        self.perhaps_gone(part, &key);
+    }
+
+    /// With the last replica of an encrypted part, and the last transfer that makes one, its key goes. What lies on a lost node counts:
+    /// the node may come back with it.
+    pub(crate) fn perhaps_gone(&mut self, part: PartRef, key: &StoreKey) {
+        let dataset = self.node_config.workflow.data.get(part.data.at());
+        if !dataset.is_some_and(|d| d.encrypt) {
+            return;
+        }
+        let from = (part, TierId(0), StoreKey(String::new()));
+        let holds = |node: &Node| {
+            let of_part = node.holds.range(from.clone()..).map(|(at, _)| at);
+            let mut of_part = of_part.take_while(|(p, ..)| *p == part);
+            of_part.any(|(.., k)| k == key)
+        };
+        let brings = |m: &Moving| m.order.parts.iter().any(|m| m.part == part);
+        let is_there = self.node_table.nodes.iter().any(holds);
+        if !is_there && !self.under_way.moving.values().any(brings) {
+            self.home.gone(part, key);
+        }
+    }
+
+    /// What fails while one of its nodes is lost fails because of that.
+    fn blame(&self, cut: Option<NodeId>, failure: &mut Failure) {
+        if let Some(lost) = cut
+            && failure.kind != FailureKind::NodeLost
+        {
+            failure.kind = FailureKind::NodeLost;
+            let name = self.name(lost);
+            failure.message = format!("node {name} was lost meanwhile: {}", failure.message);
+        }
+    }
+
+    pub(crate) fn not_begun(&mut self, n: NodeId, id: Attempt, message: String) {
+        let kind = FailureKind::Launch;
+        self.ended(n, id, failed(id, Failure { kind, message }));
+    }
+
+    pub(crate) fn nonsense(&mut self, n: NodeId) {
+        self.lose(n, "it sent a message that a node never sends".into());
+    }
+}

@@ -1,0 +1,343 @@
+//! Nodes that are lost and come back. The engine hears of a loss, then of the end of all that was under way with the node,
+//! then perhaps that it is back: docs/internals/cluster.md, "A node that is lost".
+
+use crate::connection::NodeSender;
+use crate::event_queue::NodeEvent;
+use crate::link::Linked;
+use crate::parts::Knows;
+use crate::world::{Allocation, By, Moving, NodeState, nodes_of, on};
+use crate::{QUICK, THOROUGH};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tarn_proto::node::{Answer, Call, NodeConfig, Told};
+use tarn_types::action::{Action, Do};
+use tarn_types::event::{Event, PriorInstance, Whole};
+use tarn_types::id::{NodeId, TierId, TierRef};
+use tarn_types::nodes::Staying;
+use tarn_types::part::{PartInfo, PartRef, Place, StoreKey};
+use tarn_types::reason::Reason;
+
+/// Replicas of earlier runs, as [`tarn_ports::Nodes::offer`] takes them.
+pub(crate) struct Offer {
+    prior: Vec<PriorInstance>,
+    there: BTreeSet<(StoreKey, Place)>,
+}
+
+/// What a node needs to take part in the run again.
+pub(crate) struct Return {
+    node_config: NodeConfig,
+    /// Nodes that are lost.
+    lost: Vec<NodeId>,
+    parts: Vec<(PartRef, PartInfo)>,
+    /// What lay there when it was lost.
+    held: Vec<Whole>,
+    offer: Option<Offer>,
+    protected: BTreeSet<PathBuf>,
+    pinned: BTreeSet<StoreKey>,
+}
+
+/// What it has brought back.
+pub(crate) struct Returned {
+    whole: Vec<Whole>,
+}
+
+impl Return {
+    /// Opens the node's new world; asks what of it is still there; removes everything else.
+    ///
+    /// # Errors
+    /// Why it cannot take part.
+    pub(crate) fn carry_out(self, node_sender: &NodeSender) -> Result<Returned, String> {
+        let node = self.node_config.node;
+        let ask = |call, timeout| match node_sender.call(call, timeout)? {
+            Answer::Failed(why) => Err(why),
+            answer => Ok(answer),
+        };
+        let senseless = || Err("it sent a message that does not fit".to_owned());
+        match ask(Call::Open(Box::new(self.node_config)), QUICK)? {
+            Answer::Opened { .. } => {}
+            _ => return senseless(),
+        }
+        let news = self.lost.into_iter().map(Told::NodeLost);
+        for told in news.chain([Told::Know(self.parts)]) {
+            if !node_sender.tell(told) {
+                return Err("it was lost again".into());
+            }
+        }
+        let offered = self.offer.iter().flat_map(|o| &o.there);
+        let wanted: Vec<_> = wanted(node, &self.held)
+            .chain(numbered(1, offered))
+            .collect();
+        let Answer::Found(found) = ask(Call::Inventory(wanted.clone()), THOROUGH)? else {
+            return senseless();
+        };
+        let found: BTreeSet<_> = found.into_iter().collect();
+        let is_there = |(name, _, at): &&(PartRef, _, Place)| found.contains(&(*name, at.clone()));
+        let there = wanted.iter().filter(is_there);
+        let keep: BTreeSet<_> = there
+            .map(|(_, key, at)| (key.clone(), at.clone()))
+            .collect();
+        if let Some(offer) = self.offer {
+            let there = offer.there.intersection(&keep).cloned().collect();
+            let prior = offer.prior;
+            let protected = self.protected.clone();
+            let call = Call::Offer {
+                prior,
+                there,
+                protected,
+            };
+            ask(call, QUICK)?;
+        }
+        let mut whole = self.held;
+        whole.retain(|w| keep.contains(&(w.key.clone(), at(node, w.tier))));
+        let staying = Staying {
+            keep,
+            resumable: BTreeSet::new(),
+            protected: self.protected,
+            pinned: self.pinned,
+            // Capacities are without what is protected by now.
+            resumed: true,
+            is_without: true,
+        };
+        match ask(Call::Clean(staying), THOROUGH)? {
+            Answer::Cleaned(_) => Ok(Returned { whole }),
+            _ => senseless(),
+        }
+    }
+}
+
+fn at(node: NodeId, tier: TierId) -> Place {
+    Place::Node(TierRef { node, tier })
+}
+
+/// Replicas to be looked for, each under a name of its own: a part may lie there in several commits.
+fn wanted(node: NodeId, held: &[Whole]) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
+    (0..).zip(held).map(move |(i, w)| {
+        let part = PartRef {
+            version: 0,
+            origin: i,
+            seq: 0,
+            ..w.part
+        };
+        (part, w.key.clone(), at(node, w.tier))
+    })
+}
+
+fn numbered<'a>(
+    seq: u32,
+    of: impl Iterator<Item = &'a (StoreKey, Place)>,
+) -> impl Iterator<Item = (PartRef, StoreKey, Place)> {
+    (0..).zip(of).map(move |(i, (key, place))| {
+        let part = PartRef {
+            data: tarn_types::id::DataId(0),
+            version: 0,
+            origin: i,
+            seq,
+        };
+        (part, key.clone(), place.clone())
+    })
+}
+
+impl Allocation {
+    /// Gives a node up. If it could be used until now, the engine is told, and all that it took part in ends.
+    pub(crate) fn lose(&mut self, n: NodeId, why: String) {
+        let Some(node) = self.node_mut(n) else { return };
+        let was_up = node.is_up();
+        if !was_up && node.connection.is_none() {
+            return;
+        }
+        node.session += 1;
+        node.connection = None;
+        node.knows = Knows::new();
+        node.node_state = NodeState::lost();
+        let session = node.session;
+        self.try_again(n, session);
+        if !was_up {
+            return;
+        }
+        self.progress.elsewhere(n, Vec::new(), Vec::new());
+        self.tell_engine(Event::NodeLost { node: n, why }, vec![n]);
+        self.end_what_it_performs(n);
+        self.tell_others(Some(n), &Told::NodeLost(n));
+        self.stop_what_it_takes_part_in(n);
+    }
+
+    fn end_what_it_performs(&mut self, n: NodeId) {
+        // What is on a lost node is gone for the engine: nothing has to be removed there.
+        self.under_way
+            .evicting
+            .retain(|(_, at), _| on(at) != Some(n));
+        let moving = self.under_way.moving.values();
+        // What nobody has begun yet ends with any of its nodes.
+        let unbegun =
+            |m: &Moving| self.is_waiting(&m.order) && nodes_of(&m.order).any(|of| of == n);
+        let performed = moving.filter(|m| m.by == By::Node(n) || unbegun(m));
+        let performed = performed.map(|m| m.order.id);
+        for id in performed.collect::<Vec<_>>() {
+            if let Some(moving) = self.under_way.moving.remove(&id) {
+                let event = self.transfer_lost(&moving.order, n);
+                self.transfer_over(&moving.order, event);
+            }
+        }
+        let running = self.under_way.running.iter();
+        let performed = running.filter(|(_, r)| r.nodes.first() == Some(&n));
+        let performed: Vec<_> = performed.map(|(id, _)| *id).collect();
+        for id in performed {
+            if let Some(running) = self.under_way.running.remove(&id) {
+                let event = self.attempt_lost(id, n);
+                self.tell_engine(event, running.nodes);
+            }
+        }
+    }
+
+    /// What others perform with it goes on until they say that it has ended; they are told to end it.
+    fn stop_what_it_takes_part_in(&mut self, n: NodeId) {
+        let mut orders = Vec::new();
+        for (id, moving) in &mut self.under_way.moving {
+            if let By::Node(by) = moving.by
+                && nodes_of(&moving.order).any(|o| o == n)
+            {
+                moving.cut.get_or_insert(n);
+                orders.push((by, Do::Abandon { id: *id }));
+            }
+        }
+        for (&(instance, attempt), running) in &mut self.under_way.running {
+            if let Some(by) = running.nodes.first().copied()
+                && running.nodes.contains(&n)
+            {
+                running.cut.get_or_insert(n);
+                orders.push((by, Do::Stop { instance, attempt }));
+            }
+        }
+        for (by, what) in orders {
+            let why = Reason::NodeLost { node: n };
+            self.tell(by, Told::Do(Action { what, why }));
+        }
+    }
+
+    /// Tries to reach a lost node again for as long as the run lasts.
+    fn try_again(&self, n: NodeId, session: u64) {
+        let (relink, event_queue) = (
+            Arc::clone(&self.relink),
+            self.node_table.event_queue.clone(),
+        );
+        let (retry, thread) = (self.retry, std::thread::Builder::new());
+        let thread = thread.name(format!("tarn-again-{n}"));
+        let tries = move || {
+            while !event_queue.closed_within(retry) {
+                if let Ok(linked) = relink(n, session) {
+                    let link = Arc::clone(&linked.link);
+                    if !event_queue.put(NodeEvent::Linked(n, session, linked)) {
+                        link.end();
+                    }
+                    return;
+                }
+            }
+        };
+        // Without the thread the node stays lost, which a run survives.
+        let _ = thread.spawn(tries);
+    }
+
+    /// A lost node has a session again: it is made ready.
+    pub(crate) fn linked(&mut self, n: NodeId, linked: Linked) {
+        let data = linked.data.clone();
+        self.node_config.peers.insert(n, data.clone());
+        let Some(session) = self.node(n).map(|node| node.session) else {
+            return;
+        };
+        let connection = match self.connection(n, session, linked) {
+            Ok(connection) => connection,
+            Err(e) => return self.lose(n, e.0),
+        };
+        let others = (0..).map(NodeId).zip(&self.node_table.nodes);
+        let lost = others.filter(|(o, node)| *o != n && !node.is_up());
+        let lost = lost.map(|(o, _)| o).collect();
+        let node_config = self.opening_of(n);
+        let (protected, prior) = (self.protected.clone(), &self.node_config.prior);
+        let Some(node) = self.node_table.nodes.get_mut(n.at()) else {
+            return;
+        };
+        node.address = data;
+        let held = node.holds.iter().map(|((part, tier, key), stored)| Whole {
+            part: *part,
+            key: key.clone(),
+            tier: *tier,
+            stored: *stored,
+        });
+        let held: Vec<_> = held.collect();
+        let parts = self
+            .parts
+            .untold(held.iter().map(|w| w.part), &mut node.knows);
+        let ours: BTreeSet<_> = held
+            .iter()
+            .map(|w| (w.key.clone(), at(n, w.tier)))
+            .collect();
+        let offer = self.offered.as_ref().map(|offered| {
+            let there = offered.iter().filter(|(_, place)| on(place) == Some(n));
+            let there = there.filter(|o| !ours.contains(o)).cloned().collect();
+            let prior = prior.clone();
+            Offer { prior, there }
+        });
+        let with = Return {
+            node_config,
+            lost,
+            parts,
+            held,
+            offer,
+            protected,
+            pinned: self.pinned.clone(),
+        };
+        let begun = connection.make_ready(Box::new(with));
+        node.connection = Some(connection);
+        if !begun {
+            self.lose(n, "too many messages to it are not yet sent".into());
+        }
+    }
+
+    pub(crate) fn returned(&mut self, n: NodeId, returned: Returned) {
+        let Some(node) = self.node_mut(n) else { return };
+        let lies = |w: &Whole| ((w.part, w.tier, w.key.clone()), w.stored);
+        let lies = returned.whole.iter().map(lies).collect();
+        if let NodeState::Lost { back, .. } = &mut node.node_state {
+            *back = Some(returned);
+            let lay = std::mem::replace(&mut node.holds, lies);
+            for (part, _, key) in lay.into_keys() {
+                self.perhaps_gone(part, &key);
+            }
+        }
+    }
+
+    /// A node that can be used again, once the engine has been told of its loss and of the end of all that it had to do with.
+    pub(crate) fn back(&mut self) -> Option<Event> {
+        let ready = |n: &NodeId| {
+            let node = self.node(*n);
+            let back = node.is_some_and(|node| {
+                matches!(node.node_state, NodeState::Lost { back: Some(_), .. })
+            });
+            back && !self.under_way.involves(*n) && !self.ready.iter().any(|r| r.nodes.contains(n))
+        };
+        let n = (0..self.node_table.nodes.len() as u32)
+            .map(NodeId)
+            .find(ready)?;
+        let node = self.node_mut(n)?;
+        let address = node.address.clone();
+        let node_state = std::mem::replace(&mut node.node_state, NodeState::Up);
+        let NodeState::Lost {
+            back: Some(Returned { whole }),
+            capacities: news,
+        } = node_state
+        else {
+            return None;
+        };
+        let tiers = &self.node_config.cluster.nodes.get(n.at())?.tiers;
+        let capacities = (0..).map(TierId).zip(tiers);
+        let capacities = capacities.map(|(t, tier)| news.get(&t).copied().unwrap_or(tier.capacity));
+        let capacities = capacities.collect();
+        self.tell_others(Some(n), &Told::NodeBack(n, address));
+        Some(Event::NodeBack {
+            node: n,
+            capacities,
+            whole,
+        })
+    }
+}

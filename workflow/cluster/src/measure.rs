@@ -1,0 +1,308 @@
+//! The cluster of an allocation: what each of its nodes has.
+
+use crate::connection::{Answered, TARN, ask};
+use crate::link::Linked;
+use crate::{QUICK, THOROUGH};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tarn_proto::node::{Answer, Call, VERSION};
+use tarn_types::cluster::{Cluster, Link, Node};
+use tarn_types::nodes::{Room, Sight, Swept};
+
+/// For a node to say how fast another one's bytes come: tarnd gives the other one 5 s.
+const LINK: Duration = Duration::from_secs(15);
+
+/// The nodes are no cluster for a run.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// A node does not answer, or refuses.
+    #[error("node {node} cannot be used: {why}")]
+    Node {
+        /// Which.
+        node: String,
+        /// What it said.
+        why: String,
+    },
+    /// Nodes have different tiers.
+    #[error(
+        "the nodes have different tiers: {one} has {has}, {other} has {instead}; name tiers that all nodes have with --tier NAME=PATH"
+    )]
+    Tiers {
+        /// A node.
+        one: String,
+        /// Its tiers.
+        has: String,
+        /// Another node.
+        other: String,
+        /// Its tiers.
+        instead: String,
+    },
+    /// No node has it.
+    #[error(
+        "tier {0} can be made and written on none of the nodes; name a folder that they have with --tier NAME=PATH"
+    )]
+    NoTier(String),
+    /// Two nodes have the same name.
+    #[error("two nodes have the name {0}; their folders would be the same")]
+    SameName(String),
+    /// There is none.
+    #[error("an allocation without a node")]
+    None,
+}
+
+/// Asks all nodes at once what they have, and makes one cluster of it: hosts and nodes in the order of the links. `tiers`
+/// as on the command line; `external` is the external store as it is taken to be; `state` is the state folder; every node
+/// must see the `sights` as tarn does.
+///
+/// # Errors
+/// When a node does not answer, is of another version, does not see what all must, or has other tiers than the first.
+pub fn measure(
+    links: &[Linked],
+    tiers: &[String],
+    external: &Link,
+    state: &Path,
+    sights: &[Sight],
+) -> Result<Cluster, MeasureError> {
+    let call = Call::Measure {
+        version: VERSION,
+        tarn: TARN.into(),
+        tiers: tiers.to_vec(),
+        external: external.clone(),
+        state: state.to_owned(),
+        sights: sights.to_vec(),
+    };
+    let clusters = ask_all(
+        links,
+        |_| call.clone(),
+        |answer| match answer {
+            Answer::Cluster(c) if c.nodes.len() == 1 && c.hosts.len() == 1 => Some(c),
+            _ => None,
+        },
+    )?;
+    let cluster = merge(clusters, external)?;
+    alike(&cluster, tiers)?;
+    Ok(cluster)
+}
+
+/// What is known of the link from one node to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Between {
+    /// The node that reads.
+    pub to: String,
+    /// The node that is read from.
+    pub from: String,
+    /// Bytes a second, or why that is not known.
+    pub rate: Result<u64, String>,
+}
+
+/// Lets each node read from the next one, the last from the first, to see how fast that goes, and takes the median for the link
+/// between any two nodes of the cluster: there, one link that is slow or ends within one machine decides nothing. What a copy
+/// reads there and writes here bounds it too. The nodes are those of the links, in their order; of a link that cannot be
+/// measured it is said why, and where none can, the cluster stays as it is.
+///
+/// One after the other would take 0.1 s for each node; all at once, each link would be measured under what its two nodes do
+/// besides. So there are rounds, two or three however many nodes there are, and in each a node either reads or is read from.
+/// What the pairs of a round share, they share in a run as well.
+pub fn measure_links(links: &[Linked], cluster: &mut Cluster, state: &Path) -> Vec<Between> {
+    let nodes = links.len().min(cluster.nodes.len());
+    if nodes < 2 {
+        return Vec::new();
+    }
+    let mut all: Vec<(usize, Between)> = Vec::with_capacity(nodes);
+    for round in 0..3 {
+        let readers: Vec<usize> = (0..nodes)
+            .filter(|n| round_of(*n, nodes) == round)
+            .collect();
+        let source = |reader: usize| (reader + 1) % nodes;
+        let call = |at: usize| {
+            let from = source(readers[at]);
+            Call::Link {
+                from: cluster.nodes[from].name.clone(),
+                at: links[from].data.clone(),
+                state: state.to_owned(),
+            }
+        };
+        let asked: Vec<&Linked> = readers.iter().map(|n| &links[*n]).collect();
+        let answers = answers(&asked, call, LINK);
+        all.extend(readers.iter().zip(answers).map(|(reader, answer)| {
+            let rate = match answer {
+                Ok(Answer::Rate(rate)) => Ok(rate),
+                Ok(Answer::Failed(why)) | Err(why) => Err(why),
+                Ok(_) => Err(NO_SENSE.into()),
+            };
+            let name = |node: usize| cluster.nodes[node].name.clone();
+            let (to, from) = (name(*reader), name(source(*reader)));
+            (*reader, Between { to, from, rate })
+        }));
+    }
+    all.sort_unstable_by_key(|(reader, _)| *reader);
+    let all: Vec<Between> = all.into_iter().map(|(_, between)| between).collect();
+    let mut rates: Vec<u64> = all.iter().filter_map(|b| b.rate.clone().ok()).collect();
+    rates.sort_unstable();
+    // Of two in the middle the lower one: half of the links are at least as fast.
+    if let Some(median) = rates.get(rates.len().saturating_sub(1) / 2) {
+        cluster.peer.read = cluster.peer.read.min(*median);
+        cluster.peer.write = cluster.peer.write.min(*median);
+    }
+    all
+}
+
+/// In which round a node of a ring reads from the next one, so that no node is read from in the round in which it reads.
+fn round_of(reader: usize, nodes: usize) -> usize {
+    match reader + 1 == nodes && nodes % 2 == 1 {
+        // In a ring of an odd number the last one, even like the first, would read while that does.
+        true => 2,
+        false => reader % 2,
+    }
+}
+
+/// Asks all nodes at once how much of the tiers at these roots, its own for each, is taken there; in the order of the links.
+///
+/// # Errors
+/// When a node does not answer.
+pub fn rooms(links: &[Linked], roots: &[Vec<PathBuf>]) -> Result<Vec<Room>, MeasureError> {
+    let call = |at: usize| Call::Room(roots.get(at).cloned().unwrap_or_default());
+    ask_all(links, call, |answer| match answer {
+        Answer::Room(room) => Some(room),
+        _ => None,
+    })
+}
+
+/// Has all nodes at once removed what dead runs have left there of a workspace: on the tiers at these roots, its own for each, but
+/// for the `protected` folders. What each says, in the order of the links.
+pub fn sweep(
+    links: &[Linked],
+    workspace: &str,
+    state: &Path,
+    roots: &[BTreeSet<PathBuf>],
+    protected: &BTreeSet<PathBuf>,
+) -> Vec<Result<Swept, String>> {
+    let call = |at: usize| Call::Sweep {
+        workspace: workspace.to_owned(),
+        state: state.to_owned(),
+        roots: roots.get(at).cloned().unwrap_or_default(),
+        protected: protected.clone(),
+    };
+    let asked: Vec<&Linked> = links.iter().collect();
+    let answers = answers(&asked, call, THOROUGH).into_iter();
+    let swept = answers.map(|answer| match answer? {
+        Answer::Swept(swept) => Ok(swept),
+        Answer::Failed(why) => Err(why),
+        _ => Err(NO_SENSE.into()),
+    });
+    swept.collect()
+}
+
+/// The answers of all nodes that are `wanted`; the first that is not is the error.
+fn ask_all<T>(
+    links: &[Linked],
+    call: impl Fn(usize) -> Call,
+    wanted: impl Fn(Answer) -> Option<T>,
+) -> Result<Vec<T>, MeasureError> {
+    let asked: Vec<&Linked> = links.iter().collect();
+    let answers = answers(&asked, call, QUICK);
+    let answers = links.iter().zip(answers).map(|(linked, answer)| {
+        let why = match answer {
+            Ok(Answer::Failed(why)) | Err(why) => why,
+            Ok(answer) => match wanted(answer) {
+                Some(answer) => return Ok(answer),
+                None => NO_SENSE.into(),
+            },
+        };
+        let node = linked.name.clone();
+        Err(MeasureError::Node { node, why })
+    });
+    answers.collect()
+}
+
+/// What is said of an answer to another question.
+pub(crate) const NO_SENSE: &str = "it sent a message that does not fit";
+
+/// Asks some nodes at once, and waits for all.
+pub(crate) fn answers(
+    asked: &[&Linked],
+    call: impl Fn(usize) -> Call,
+    timeout: Duration,
+) -> Vec<Answered> {
+    std::thread::scope(|scope| {
+        let asked = asked.iter().enumerate().map(|(at, l)| {
+            let call = call(at);
+            scope.spawn(move || ask(&*l.link, call, timeout))
+        });
+        let asked: Vec<_> = asked.collect();
+        let answers = asked.into_iter().map(|thread| thread.join());
+        let answers = answers.map(|a| a.unwrap_or_else(|_| Err("an error inside tarn".into())));
+        answers.collect()
+    })
+}
+
+/// One cluster of several of one node each. The link between nodes is taken to be as the first node says, until it is
+/// measured ([`measure_links`]).
+fn merge(clusters: Vec<Cluster>, external: &Link) -> Result<Cluster, MeasureError> {
+    let mut all: Option<Cluster> = None;
+    let mut names = BTreeSet::new();
+    for one in clusters {
+        let Cluster {
+            hosts, nodes, peer, ..
+        } = one;
+        let merged = all.get_or_insert_with(|| Cluster {
+            hosts: Vec::new(),
+            nodes: Vec::new(),
+            external: external.clone(),
+            peer,
+        });
+        for (host, mut node) in hosts.into_iter().zip(nodes) {
+            if !names.insert(node.name.clone()) {
+                return Err(MeasureError::SameName(node.name));
+            }
+            let known = merged.hosts.iter().position(|h| h.name == host.name);
+            let at = known.unwrap_or(merged.hosts.len());
+            if known.is_none() {
+                merged.hosts.push(host);
+            }
+            node.host = at as u32;
+            merged.nodes.push(node);
+        }
+    }
+    all.ok_or(MeasureError::None)
+}
+
+/// Whether all nodes have the same tiers at the same places, but for what stands in for a tier; and somebody has each.
+fn alike(cluster: &Cluster, asked: &[String]) -> Result<(), MeasureError> {
+    let Some(first) = cluster.nodes.first() else {
+        return Ok(());
+    };
+    // Of each tier, a node that has it.
+    let mut models = Vec::with_capacity(first.tiers.len());
+    for at in 0..first.tiers.len() {
+        let has = |n: &&Node| n.tiers.get(at).is_some_and(|t| !t.stands_in());
+        let missing = || asked.get(at).map_or("", String::as_str).to_owned();
+        let model = cluster.nodes.iter().find(has);
+        models.push(model.ok_or_else(|| MeasureError::NoTier(missing()))?);
+    }
+    let same = |node: &&Node| {
+        let mut pairs = node.tiers.iter().zip(&models).enumerate();
+        node.tiers.len() == models.len()
+            && pairs.all(|(at, (tier, model))| {
+                let of = &model.tiers[at];
+                tier.name == of.name && (tier.root == of.root || tier.stands_in())
+            })
+    };
+    let Some(other) = cluster.nodes.iter().find(|n| !same(n)) else {
+        return Ok(());
+    };
+    let shown = |n: &Node| {
+        let tiers = n.tiers.iter();
+        let tiers = tiers.map(|t| format!("{}={}", t.name, t.root.display()));
+        tiers.collect::<Vec<_>>().join(", ")
+    };
+    let one = models.into_iter().find(|m| m.name != other.name);
+    let one = one.unwrap_or(first);
+    Err(MeasureError::Tiers {
+        one: one.name.clone(),
+        has: shown(one),
+        other: other.name.clone(),
+        instead: shown(other),
+    })
+}

@@ -1,0 +1,569 @@
+//! [`Allocation`]: the world of N nodes that are reached through links.
+
+use crate::chains::Chains;
+use crate::connection::{FileCheck, NodeConnection};
+use crate::event_queue::{EventQueue, NodeEvent};
+use crate::link::{Linked, Relink};
+use crate::lost::Returned;
+use crate::parts::{Holds, Knows, Parts};
+use crate::store::Store;
+use crate::{ABANDONED, ASK_IDLE, GOODBYE, LOOK, LOOK_OFTEN, QUICK};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tarn_ports::{ChangedSince, Nodes, Progress, World, WorldError};
+use tarn_proto::node::{Address, Answer, Call, NodeConfig, Told};
+use tarn_types::action::Action;
+use tarn_types::event::{Event, Failure, FailureKind};
+use tarn_types::id::{DataId, NodeId, TierId, TransferId};
+use tarn_types::nodes::{Attempt, Waits};
+use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
+use tarn_types::units::Time;
+
+/// What the world of an allocation is made of.
+pub struct Config {
+    /// A world that owns no node: it lists sources, remembers their hashes, watches signals, sees the drained area.
+    pub home: Box<dyn Nodes>,
+    /// How each node is opened. Which node it is, the time, and where the others serve their files is filled in.
+    pub node_config: NodeConfig,
+    /// The nodes, in the order of the cluster, their sessions numbered 0.
+    pub links: Vec<Linked>,
+    /// Where these sessions put their news.
+    pub event_queue: EventQueue,
+    /// Opens a new session with a lost node.
+    pub relink: Relink,
+    /// A node that takes nothing of what is said to it for so long is given up, and a step whose files cannot be looked at for so
+    /// long is not begun; [`crate::STUCK`] is usual.
+    pub timeout: Duration,
+    /// Between two tries to reach a lost node again; [`crate::RETRY`] is usual.
+    pub retry: Duration,
+    /// Asked before each attempt is handed out, off the loop's thread: a step whose script has changed since the run began is
+    /// not what the log says.
+    pub changed_since: ChangedSince,
+}
+
+/// Whether a node can be used, as the engine has been or will be told.
+pub(crate) enum NodeState {
+    Up,
+    /// It is lost: the engine is told, or will be before anything else that concerns it.
+    Lost {
+        /// It is ready to be used again, and what it brings back; told when all that it was part of has ended.
+        back: Option<Returned>,
+        /// What its new world says of its tiers meanwhile.
+        capacities: BTreeMap<TierId, u64>,
+    },
+}
+
+impl NodeState {
+    pub(crate) fn lost() -> Self {
+        Self::Lost {
+            back: None,
+            capacities: BTreeMap::new(),
+        }
+    }
+}
+
+/// A node, as this end sees it.
+pub(crate) struct Node {
+    /// Counts the sessions with it; what comes of an earlier one does not count.
+    pub(crate) session: u64,
+    pub(crate) node_state: NodeState,
+    /// The queue to it, while there is a session.
+    pub(crate) connection: Option<NodeConnection>,
+    pub(crate) address: Address,
+    pub(crate) knows: Knows,
+    /// Replicas of this run that lie there, or lay there when it was lost.
+    pub(crate) holds: Holds,
+}
+
+impl Node {
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.node_state, NodeState::Up)
+    }
+}
+
+/// The nodes; says goodbye when it goes.
+pub(crate) struct NodeTable {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) event_queue: EventQueue,
+}
+
+impl Drop for NodeTable {
+    fn drop(&mut self) {
+        let connections = self.nodes.iter().filter_map(|n| n.connection.as_ref());
+        let waiting: Vec<_> = connections.map(|l| l.call(Call::Close, GOODBYE)).collect();
+        // A session that cannot be heard because nobody reads its news must not wait for that.
+        self.event_queue.close();
+        let until = Instant::now() + GOODBYE;
+        for answer in waiting {
+            // Who does not answer finds its session closed.
+            let _ = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// Who performs something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum By {
+    Home,
+    Node(NodeId),
+}
+
+/// A transfer under way.
+pub(crate) struct Moving {
+    pub(crate) order: Transfer,
+    pub(crate) by: By,
+    /// Nanoseconds since 1970.
+    pub(crate) began: i64,
+    /// A node of it that was lost, though not the one that performs it.
+    pub(crate) cut: Option<NodeId>,
+    /// Since when who performs it has been told to give it up.
+    pub(crate) abandoned: Option<Instant>,
+}
+
+/// An attempt under way; its first node performs it.
+pub(crate) struct Running {
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) cut: Option<NodeId>,
+}
+
+/// What is owed to the engine.
+#[derive(Default)]
+pub(crate) struct UnderWay {
+    pub(crate) listing: BTreeSet<DataId>,
+    pub(crate) moving: BTreeMap<TransferId, Moving>,
+    pub(crate) running: BTreeMap<Attempt, Running>,
+    pub(crate) evicting: BTreeMap<(PartRef, Place), VecDeque<StoreKey>>,
+}
+
+impl UnderWay {
+    fn nothing(&self) -> bool {
+        self.listing.is_empty()
+            && self.moving.is_empty()
+            && self.running.is_empty()
+            && self.evicting.is_empty()
+    }
+
+    fn home_owes(&self) -> bool {
+        !self.listing.is_empty()
+            || self.moving.values().any(|m| m.by == By::Home)
+            || self.evicting.keys().any(|(_, at)| on(at).is_none())
+    }
+
+    pub(crate) fn involves(&self, node: NodeId) -> bool {
+        self.moving
+            .values()
+            .any(|m| nodes_of(&m.order).any(|n| n == node))
+            || self.running.values().any(|r| r.nodes.contains(&node))
+            || self.evicting.keys().any(|(_, at)| on(at) == Some(node))
+    }
+}
+
+/// The node of a place.
+pub(crate) fn on(place: &Place) -> Option<NodeId> {
+    match place {
+        Place::Node(spot) => Some(spot.node),
+        Place::Source | Place::External(_) | Place::Drained => None,
+    }
+}
+
+/// The nodes that a transfer needs, some of them perhaps more than once.
+pub(crate) fn nodes_of(t: &Transfer) -> impl Iterator<Item = NodeId> {
+    let places = t.parts.iter().map(|m| &m.from).chain([&t.to]);
+    places.filter_map(on)
+}
+
+/// What is told to the engine next.
+pub(crate) struct Ready {
+    pub(crate) event: Event,
+    /// The nodes that have to do with it: none of them comes back before it was told.
+    pub(crate) nodes: Vec<NodeId>,
+}
+
+/// The world of a run over the nodes of an allocation.
+pub struct Allocation {
+    pub(crate) home: Box<dyn Nodes>,
+    pub(crate) home_knows: Knows,
+    pub(crate) node_table: NodeTable,
+    pub(crate) node_config: NodeConfig,
+    pub(crate) relink: Relink,
+    pub(crate) retry: Duration,
+    timeout: Duration,
+    file_check: FileCheck,
+    pub(crate) multi_node: Result<(), String>,
+    pub(crate) one_namespace: Result<(), String>,
+    pub(crate) images: Result<(), String>,
+    pub(crate) parts: Parts,
+    /// Replicas of earlier runs that were offered to this one, if any were.
+    pub(crate) offered: Option<BTreeSet<(StoreKey, Place)>>,
+    /// Folders that somebody asks to keep.
+    pub(crate) protected: BTreeSet<PathBuf>,
+    /// Parts that the user has pinned.
+    pub(crate) pinned: BTreeSet<StoreKey>,
+    pub(crate) under_way: UnderWay,
+    pub(crate) store: Store,
+    pub(crate) chains: Chains,
+    pub(crate) ready: VecDeque<Ready>,
+    pub(crate) progress: Progress,
+    /// Somebody has asked once already that the run stop.
+    pub(crate) interrupted: bool,
+    looked: Instant,
+    /// Since when nothing has been under way, while the engine waits for something; when the nodes were last asked about it.
+    idle: Option<(Instant, Instant)>,
+}
+
+impl Allocation {
+    /// Opens all nodes. One that does not answer is lost, as if that had happened later.
+    ///
+    /// # Errors
+    /// When a node refuses, or threads cannot be started.
+    pub fn open(config: Config) -> Result<Self, WorldError> {
+        let mut node_config = config.node_config;
+        if node_config.cluster.nodes.len() != config.links.len() {
+            let (nodes, links) = (node_config.cluster.nodes.len(), config.links.len());
+            let what = format!("a cluster of {nodes} nodes was to be opened over {links} sessions");
+            return Err(WorldError(what));
+        }
+        let ids = (0..).map(NodeId);
+        let addresses = config.links.iter().map(|l| l.data.clone());
+        node_config.peers = ids.zip(addresses).collect();
+        let node = |linked: &Linked| Node {
+            session: 0,
+            node_state: NodeState::Up,
+            connection: None,
+            address: linked.data.clone(),
+            knows: Knows::new(),
+            holds: Holds::new(),
+        };
+        let nodes = config.links.iter().map(node).collect();
+        let event_queue = config.event_queue;
+        let mut this = Self {
+            progress: config.home.progress(),
+            home: config.home,
+            home_knows: Knows::new(),
+            node_table: NodeTable { nodes, event_queue },
+            node_config,
+            relink: config.relink,
+            retry: config.retry,
+            timeout: config.timeout,
+            file_check: FileCheck {
+                changed_since: config.changed_since,
+                timeout: config.timeout,
+                out: Arc::default(),
+            },
+            multi_node: Ok(()),
+            one_namespace: Ok(()),
+            images: Ok(()),
+            parts: Parts::default(),
+            offered: None,
+            protected: BTreeSet::new(),
+            pinned: BTreeSet::new(),
+            under_way: UnderWay::default(),
+            store: Store::default(),
+            chains: Chains::default(),
+            ready: VecDeque::new(),
+            interrupted: false,
+            looked: Instant::now(),
+            idle: None,
+        };
+        for (n, linked) in (0..).map(NodeId).zip(config.links) {
+            let connection = this.connection(n, 0, linked)?;
+            if let Some(node) = this.node_mut(n) {
+                node.connection = Some(connection);
+            }
+        }
+        let calls = this
+            .up()
+            .map(|n| (n, Call::Open(Box::new(this.opening_of(n)))));
+        let calls = calls.collect();
+        for (n, answer) in this.ask(calls, QUICK)? {
+            match answer {
+                Answer::Opened {
+                    several,
+                    shared,
+                    images,
+                } => {
+                    let named = |why: Option<String>, name: &str| match why {
+                        Some(why) => Err(format!("{name}: {why}")),
+                        None => Ok(()),
+                    };
+                    let name = this.name(n).to_owned();
+                    this.multi_node = this.multi_node.and(named(several, &name));
+                    this.one_namespace = this.one_namespace.and(named(shared, &name));
+                    this.images = this.images.and(named(images, &name));
+                }
+                _ => this.nonsense(n),
+            }
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn connection(
+        &self,
+        n: NodeId,
+        session: u64,
+        linked: Linked,
+    ) -> Result<NodeConnection, WorldError> {
+        let (event_queue, file_check) =
+            (self.node_table.event_queue.clone(), self.file_check.clone());
+        let name = linked.name;
+        NodeConnection::start(n, session, linked.link, event_queue, file_check)
+            .map_err(|e| WorldError(format!("cannot start a thread to speak to {name}: {e}")))
+    }
+
+    /// A transfer is over: the engine is told. What waited to follow it ends with it, unless it is done.
+    pub(crate) fn transfer_over(&mut self, order: &Transfer, event: Event) {
+        self.store.ended(order);
+        let done = matches!(event, Event::TransferDone { .. });
+        let followers = self.chains.ended(order, done);
+        self.tell_engine(event, nodes_of(order).collect());
+        for id in followers {
+            if let Some(moving) = self.under_way.moving.remove(&id) {
+                self.broken(&moving.order);
+            }
+        }
+    }
+
+    /// What a transfer was to read does not come.
+    pub(crate) fn broken(&mut self, t: &Transfer) {
+        let failure = Failure {
+            kind: FailureKind::Cancelled,
+            message: "its source replica has failed".into(),
+        };
+        self.transfer_failed(t, failure);
+    }
+
+    /// Ends a transfer for whose end nobody is waited.
+    pub(crate) fn give_up(&mut self, id: TransferId, message: String) {
+        if let Some(moving) = self.under_way.moving.remove(&id) {
+            let kind = FailureKind::Cancelled;
+            let failure = Failure { kind, message };
+            self.transfer_failed(&moving.order, failure);
+        }
+    }
+
+    /// Ends a transfer that no replica is to blame for.
+    fn transfer_failed(&mut self, t: &Transfer, failure: Failure) {
+        let failed = Event::TransferFailed {
+            id: t.id,
+            failure,
+            damaged: None,
+        };
+        self.transfer_over(t, failed);
+    }
+
+    /// How a node is opened now.
+    pub(crate) fn opening_of(&self, node: NodeId) -> NodeConfig {
+        NodeConfig {
+            node,
+            epoch: self.now(),
+            ..self.node_config.clone()
+        }
+    }
+
+    pub(crate) fn node(&self, n: NodeId) -> Option<&Node> {
+        self.node_table.nodes.get(n.at())
+    }
+
+    pub(crate) fn node_mut(&mut self, n: NodeId) -> Option<&mut Node> {
+        self.node_table.nodes.get_mut(n.at())
+    }
+
+    pub(crate) fn is_up(&self, n: NodeId) -> bool {
+        self.node(n).is_some_and(Node::is_up)
+    }
+
+    /// The nodes that can be used.
+    pub(crate) fn up(&self) -> impl Iterator<Item = NodeId> {
+        let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
+        nodes.filter(|(_, node)| node.is_up()).map(|(n, _)| n)
+    }
+
+    /// What a node is called.
+    pub(crate) fn name(&self, n: NodeId) -> String {
+        let node = self.node_config.cluster.nodes.get(n.at());
+        node.map_or_else(|| n.to_string(), |node| node.name.clone())
+    }
+
+    /// Tells a node, whether it can be used or is being made ready for that.
+    pub(crate) fn tell(&mut self, n: NodeId, told: Told) {
+        let connection = self.node(n).and_then(|node| node.connection.as_ref());
+        if connection.is_some_and(|connection| !connection.tell(told)) {
+            self.lose(n, "too many messages to it are not yet sent".into());
+        }
+    }
+
+    pub(crate) fn tell_others(&mut self, but: Option<NodeId>, told: &Told) {
+        for n in (0..self.node_table.nodes.len() as u32).map(NodeId) {
+            if Some(n) != but {
+                self.tell(n, told.clone());
+            }
+        }
+    }
+
+    fn read(&mut self, node_event: NodeEvent) {
+        let (NodeEvent::News(n, session, _)
+        | NodeEvent::NotBegun(n, session, ..)
+        | NodeEvent::Linked(n, session, _)
+        | NodeEvent::Returned(n, session, _)) = &node_event;
+        let (n, session) = (*n, *session);
+        if self.node(n).is_none_or(|node| node.session != session) {
+            if let NodeEvent::Linked(_, _, linked) = node_event {
+                linked.link.end();
+            }
+            return;
+        }
+        match node_event {
+            NodeEvent::News(_, _, Ok(news)) => self.heard(n, news),
+            NodeEvent::News(_, _, Err(why)) => {
+                let connection = self.node(n).and_then(|node| node.connection.as_ref());
+                let known = connection.and_then(NodeConnection::over);
+                self.lose(n, known.unwrap_or(why));
+            }
+            NodeEvent::NotBegun(_, _, attempt, why) => self.not_begun(n, attempt, why),
+            NodeEvent::Linked(_, _, linked) => self.linked(n, linked),
+            NodeEvent::Returned(_, _, Ok(returned)) => self.returned(n, returned),
+            NodeEvent::Returned(_, _, Err(why)) => self.lose(n, why),
+        }
+    }
+
+    /// Gives up nodes that take nothing of what they are told.
+    fn look_after(&mut self) {
+        if self.looked.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        self.looked = Instant::now();
+        self.give_up_transfers();
+        let timeout = self.timeout;
+        let stuck = |n: &Node| n.connection.as_ref().is_some_and(|l| l.is_stuck(timeout));
+        let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
+        let stuck: Vec<_> = nodes.filter(|(_, n)| stuck(n)).map(|(n, _)| n).collect();
+        for n in stuck {
+            self.lose(n, format!("it has taken nothing for {timeout:?}"));
+        }
+    }
+}
+
+impl Allocation {
+    fn connections(&self) -> impl Iterator<Item = (NodeId, &NodeConnection)> {
+        let nodes = (0..).map(NodeId).zip(&self.node_table.nodes);
+        nodes.filter_map(|(n, node)| Some((n, node.connection.as_ref()?)))
+    }
+
+    /// A run that has nothing to do but to wait for room does so for 10 s at most where nobody alive can give it back: the nodes
+    /// know who holds what of theirs.
+    fn note_idle(&mut self, waits: bool) -> Result<(), WorldError> {
+        if !waits || !self.under_way.nothing() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let (since, asked) = *self.idle.get_or_insert((now, now));
+        if now.duration_since(asked) < ASK_IDLE {
+            return Ok(());
+        }
+        let idle = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let calls = self.up().map(|n| (n, Call::Idle(Some(idle)))).collect();
+        let mut all = Waits::default();
+        for (n, answer) in self.ask(calls, QUICK)? {
+            match answer {
+                Answer::Waits(waits) => all = all.and(waits),
+                _ => self.nonsense(n),
+            }
+        }
+        self.idle = Some((since, Instant::now()));
+        all.hopeless().map_or(Ok(()), |why| Err(WorldError(why)))
+    }
+
+    /// A run that ends does not wait for a transfer that it has given up and whose file system does not answer. What its thread
+    /// still does, if it ever goes on, is to notice that.
+    fn give_up_transfers(&mut self) {
+        if !self.interrupted {
+            return;
+        }
+        let timeout = self.timeout.min(ABANDONED);
+        let hangs = |m: &Moving| m.abandoned.is_some_and(|a| a.elapsed() >= timeout);
+        let moving = self.under_way.moving.iter();
+        let hanging: Vec<_> = moving
+            .filter(|(_, m)| hangs(m))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in hanging {
+            self.give_up(
+                id,
+                format!(
+                    "it was given up and has not ended within {timeout:?}: its file system does not answer"
+                ),
+            );
+        }
+    }
+}
+
+impl World for Allocation {
+    fn now(&self) -> Time {
+        self.home.now()
+    }
+
+    fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
+        self.order(action)?;
+        if self.idle.is_some() && !self.under_way.nothing() {
+            self.idle = None;
+            for (_, connection) in self.connections() {
+                // Nobody waits for the answer.
+                drop(connection.call(Call::Idle(None), QUICK));
+            }
+        }
+        Ok(())
+    }
+
+    /// Home has no thread that could wake this one: it is looked at every [`LOOK`] (a signal may wait so long), or
+    /// [`LOOK_OFTEN`] while it owes an outcome. News of nodes wake it at once.
+    fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
+        loop {
+            self.hand_out()?;
+            // Here, not in `poll`: all that was decided before the loss was known has been performed by now.
+            if let Some(event) = self.back() {
+                return Ok((self.now(), event));
+            }
+            if let Some(event) = self.poll() {
+                return Ok(event);
+            }
+            let now = self.now();
+            if until.is_some_and(|u| u <= now) {
+                return Ok((now, Event::Timer));
+            }
+            if until.is_none() && self.under_way.nothing() {
+                return Err(WorldError(
+                    "nothing is under way and there is nothing to wait for".into(),
+                ));
+            }
+            let look = match self.under_way.home_owes() {
+                true => LOOK_OFTEN,
+                false => LOOK,
+            };
+            let left = until.map_or(look, |u| Duration::from_nanos(u - now).min(look));
+            if let Some(node_event) = self.node_table.event_queue.take(left) {
+                self.read(node_event);
+            }
+            self.look_after();
+            self.note_idle(until.is_some())?;
+        }
+    }
+
+    fn poll(&mut self) -> Option<(Time, Event)> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                if let Event::TransferFailed { id, .. } = &ready.event {
+                    self.chains.told(*id);
+                }
+                return Some((self.now(), ready.event));
+            }
+            if let Some((_, event)) = self.home.poll() {
+                self.home_says(event);
+                continue;
+            }
+            let node_event = self.node_table.event_queue.take(Duration::ZERO)?;
+            self.read(node_event);
+        }
+    }
+}

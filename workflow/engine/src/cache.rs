@@ -1,0 +1,85 @@
+//! What no step of the run reads any more and stays all the same, as long as its tier has room: a later run may use it.
+//! This run does only to rescue it. It is counted like all else on a tier, and is the first to go.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tarn_types::id::{NodeId, TierRef};
+use tarn_types::part::PartRef;
+
+/// What is cached on the tiers.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    tiers: BTreeMap<TierRef, Cached>,
+    /// Tiers where a step ran out of space beside cached data: nothing is cached there any more.
+    closed: BTreeSet<TierRef>,
+}
+
+/// What is cached on one tier: the oldest first, each with the bytes that it takes.
+#[derive(Debug, Default)]
+struct Cached {
+    bytes: u64,
+    parts: VecDeque<(PartRef, u64)>,
+}
+
+impl Cache {
+    pub(crate) fn add(&mut self, spot: TierRef, part: PartRef, bytes: u64) {
+        let tier = self.tiers.entry(spot).or_default();
+        tier.bytes = tier.bytes.saturating_add(bytes);
+        tier.parts.push_back((part, bytes));
+    }
+
+    pub(crate) fn remove(&mut self, spot: TierRef, part: PartRef) {
+        let Some(tier) = self.tiers.get_mut(&spot) else {
+            return;
+        };
+        // It is nearly always the oldest.
+        let Some(at) = tier.parts.iter().position(|(p, _)| *p == part) else {
+            return;
+        };
+        if let Some((_, bytes)) = tier.parts.remove(at) {
+            tier.bytes = tier.bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// A node is lost with all that it had.
+    pub(crate) fn lose(&mut self, node: NodeId) {
+        self.tiers.retain(|spot, _| spot.node != node);
+    }
+
+    /// Nothing is known to be cached any more.
+    pub(crate) fn clear(&mut self) {
+        self.tiers.clear();
+    }
+
+    /// Bytes that are cached on a tier.
+    pub(crate) fn bytes(&self, spot: TierRef) -> u64 {
+        self.tiers.get(&spot).map_or(0, |t| t.bytes)
+    }
+
+    /// What is cached on a tier, the oldest first, each with its bytes.
+    pub(crate) fn oldest(&self, spot: TierRef) -> impl Iterator<Item = (PartRef, u64)> {
+        let tier = self.tiers.get(&spot).into_iter();
+        tier.flat_map(|t| t.parts.iter().copied())
+    }
+
+    /// A step ran out of space on these tiers. Whether cached data was in its way.
+    pub(crate) fn was_in_the_way(&mut self, spots: &[TierRef]) -> bool {
+        let crowded: Vec<TierRef> = spots
+            .iter()
+            .filter(|s| self.bytes(**s) > 0)
+            .copied()
+            .collect();
+        self.closed.extend(&crowded);
+        !crowded.is_empty()
+    }
+
+    /// Whether nothing is to be cached on a tier any more.
+    pub(crate) fn is_closed(&self, spot: TierRef) -> bool {
+        self.closed.contains(&spot)
+    }
+
+    /// The tiers that are closed and on which something is cached still.
+    pub(crate) fn to_empty(&self) -> Vec<TierRef> {
+        let closed = self.closed.iter();
+        closed.filter(|s| self.bytes(**s) > 0).copied().collect()
+    }
+}

@@ -1,0 +1,101 @@
+//! What is done about lost nodes and about what comes back with them. All else follows by itself: a node without capacity gets
+//! no step, a part without a replica is made again, a transfer that has failed is ordered anew.
+
+use super::Decide;
+use super::sources::is_lost;
+use crate::steps::Progress;
+use std::collections::BTreeMap;
+use tarn_types::action::{Do, Subject};
+use tarn_types::id::{DataId, InstanceId, TransferId};
+use tarn_types::part::Place;
+use tarn_types::reason::Reason;
+
+impl Decide<'_> {
+    /// Takes back the places that are on lost nodes.
+    pub(super) fn leave_lost_nodes(&mut self) {
+        if self.state.ledger.lost() == 0 {
+            return;
+        }
+        let steps = &self.state.steps;
+        let assigned = steps.placed.difference(&steps.running);
+        let gone = assigned.filter_map(|id| {
+            let spots = &steps.instance(*id)?.placed()?.spots;
+            let lost = spots.iter().find(|s| self.state.ledger.is_lost(s.node))?;
+            Some((*id, lost.node))
+        });
+        for (instance, node) in gone.collect::<Vec<_>>() {
+            self.emit(Do::Unassign { instance }, Reason::NodeLost { node });
+        }
+    }
+
+    /// Gives up what reads a copy that will not come. It is ordered anew, from elsewhere.
+    pub(super) fn leave_broken_chains(&mut self) {
+        let kept = |id: &&TransferId| self.state.transfers.get(id).is_some_and(|t| !t.abandoned);
+        for id in self
+            .state
+            .orphans
+            .iter()
+            .filter(kept)
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            self.emit(Do::Abandon { id }, Reason::ChainBroken);
+        }
+    }
+
+    /// What came back and is wanted is taken, the rest is removed. After a failure all stays, for `tarn resume`.
+    pub(super) fn sort_strays(&mut self) {
+        if self.state.stop.is_some() || !std::mem::take(&mut self.state.strays_came) {
+            return;
+        }
+        let mut producers: BTreeMap<InstanceId, DataId> = BTreeMap::new();
+        for (name, _) in self.state.returned.keys() {
+            if let Some(id) = self.state.producer(*name) {
+                producers.entry(id).or_insert(name.data);
+            }
+        }
+        for (id, data) in producers {
+            let instance = self.state.steps.instance(id);
+            let waits = instance.filter(|i| i.forced && self.made_whole(id));
+            let why = Reason::OutputBack { data };
+            match waits.map(|i| &i.progress) {
+                Some(Progress::Assigned(_)) => {
+                    self.emit(Do::Unassign { instance: id }, why.clone());
+                }
+                Some(Progress::Pending | Progress::Failed) => {}
+                _ => continue,
+            }
+            let about = Subject::Instance(id);
+            self.emit(Do::Note { about }, why);
+        }
+        let unwanted = self.state.returned.iter().filter(|(_, s)| !s.leaving);
+        let unwanted = unwanted.map(|((part, spot), s)| Do::Evict {
+            part: *part,
+            key: s.key.clone(),
+            at: Place::Node(*spot),
+        });
+        for what in unwanted.collect::<Vec<_>>() {
+            self.emit(what, Reason::GivenUp);
+        }
+    }
+
+    /// Whether nothing of what an instance has made is wanted and lost, now that replicas have returned.
+    fn made_whole(&self, id: InstanceId) -> bool {
+        let state = &self.state;
+        state.made_by(id).into_iter().all(|name| {
+            let lost = state.data.part(name).is_some_and(is_lost);
+            !lost || !state.is_needed(name) || state.strays_of(name).next().is_some()
+        })
+    }
+
+    /// What a dataset promises to keep and has lost is made again.
+    pub(super) fn restore_kept(&mut self) {
+        for name in self.state.unkept.clone() {
+            if self.state.data.part(name).is_some_and(is_lost) {
+                self.make_again(name);
+            } else {
+                self.state.unkept.remove(&name);
+            }
+        }
+    }
+}

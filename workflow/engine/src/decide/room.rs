@@ -1,0 +1,308 @@
+//! When a tier is full: wait for what is running, evict what is not needed, demote to a slower tier, drain to
+//! the external store; in this order, each with its reason.
+
+use super::Decide;
+use crate::data::{Part, ReplicaState};
+use std::collections::BTreeSet;
+use tarn_types::action::Subject;
+use tarn_types::id::{InstanceId, TierId, TierRef};
+use tarn_types::part::{PartMove, PartRef, Place, TransferKind, Verify};
+use tarn_types::policy::DataMode;
+use tarn_types::reason::Reason;
+use tarn_types::units::Bytes;
+use tarn_types::workflow::Keep;
+
+/// A replica that could leave a full tier.
+struct Movable {
+    name: PartRef,
+    stored: u64,
+    /// Another readable replica exists where the promise to keep it holds.
+    redundant: bool,
+    /// How urgently it is needed next; the least urgent leaves first.
+    urgency: u64,
+}
+
+/// Whether there is room on a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Space {
+    /// There is.
+    Free,
+    /// Something leaves, or may leave once what runs has ended.
+    Later,
+    /// Not by itself: nothing is under way, and nothing there may leave.
+    Stuck,
+}
+
+impl Decide<'_> {
+    /// Whether `want` bytes are free on a tier. If not, begins to make room for `id` there.
+    pub(super) fn make_room(&mut self, spot: TierRef, want: u64, id: InstanceId) -> Space {
+        let free = self.state.ledger.free(spot);
+        if free >= want {
+            return Space::Free;
+        }
+        self.short_of_room = true;
+        let lack = want - free;
+        let more = lack.saturating_sub(self.leaving_from(spot));
+        self.clear_cache(spot, more, &Reason::EvictForRoom { spot, want, free });
+        let coming = self.will_free(spot, id);
+        if coming >= lack {
+            let why = self.room_being_made(spot, want, free);
+            let why = why.unwrap_or(Reason::WaitForRoom { spot, want, free });
+            self.note(Subject::Instance(id), why);
+            return Space::Later;
+        }
+        let mut lack = lack - coming;
+        let movable = self.movable(spot, id);
+        for m in movable.iter().filter(|m| m.redundant) {
+            if lack == 0 {
+                return Space::Later;
+            }
+            self.evict(
+                m.name,
+                &Place::Node(spot),
+                Reason::EvictForRoom { spot, want, free },
+            );
+            lack = lack.saturating_sub(m.stored);
+        }
+        for m in movable.iter().filter(|m| !m.redundant) {
+            if lack == 0 {
+                return Space::Later;
+            }
+            if self.move_away(m, spot, want, free) {
+                lack = lack.saturating_sub(m.stored);
+            }
+        }
+        match lack {
+            0 => Space::Later,
+            _ => self.no_room(spot, want, free, id),
+        }
+    }
+
+    /// Nothing more can leave: whatever runs may still give room back; when nothing runs, it is for others of the queue to go on.
+    fn no_room(&mut self, spot: TierRef, want: u64, free: u64, id: InstanceId) -> Space {
+        let configured = self.state.start.cluster.tier(spot).capacity;
+        let held = configured.saturating_sub(self.state.ledger.capacity(spot));
+        let idle = self.idle();
+        let why = match (held, idle) {
+            (1.., _) => Reason::WaitForOthers {
+                spot,
+                want,
+                free,
+                held,
+            },
+            (0, false) => Reason::WaitForRoom { spot, want, free },
+            (0, true) => self.state.failure(format!(
+                    "{} wanted on {} of {} and only {} can be freed: everything else there is needed. Enlarge the tier, \
+                     add a slower one (--tier NAME=PATH:SIZE), or set `external`, so that data can be drained",
+                    Bytes(want),
+                    self.state.start.cluster.tier(spot).name,
+                    self.state.start.cluster.node(spot.node).name,
+                    Bytes(free)
+                )),
+        };
+        if idle {
+            self.turn.stuck.get_or_insert((id, why));
+            return Space::Stuck;
+        }
+        self.note(Subject::Instance(id), why);
+        Space::Later
+    }
+
+    /// Nothing is under way anywhere, and nothing is assigned that could be.
+    pub(super) fn idle(&self) -> bool {
+        self.state.steps.placed.is_empty() && self.nothing_under_way()
+    }
+
+    /// Nothing runs, moves, leaves or is being listed: no event will come by itself.
+    pub(super) fn nothing_under_way(&self) -> bool {
+        let s = &self.state;
+        s.steps.running.is_empty()
+            && s.transfers.is_empty()
+            && s.listing.is_empty()
+            && s.leaving == 0
+            && s.rests_until <= s.now
+    }
+
+    /// That replicas are on their way off a full tier, if some are.
+    fn room_being_made(&self, spot: TierRef, want: u64, free: u64) -> Option<Reason> {
+        let place = Place::Node(spot);
+        let moved_as = |kind| -> u64 {
+            let transfers = self.state.transfers.values();
+            let releasing = transfers.filter(|t| t.releases && t.transfer.kind == kind);
+            let parts = releasing.flat_map(|t| &t.transfer.parts);
+            let here = parts.filter(|m| m.from == place);
+            let parts = here.filter_map(|m| self.state.data.part(m.part)?.replicas.get(&place));
+            parts.map(|replica| replica.stored).sum()
+        };
+        let (demoting, draining) = (
+            moved_as(TransferKind::Demote),
+            moved_as(TransferKind::ExternalOut),
+        );
+        let evicting = self.leaving_from(spot);
+        (demoting + draining + evicting > 0).then_some(Reason::MakingRoom {
+            spot,
+            want,
+            free,
+            evicting,
+            demoting,
+            draining,
+        })
+    }
+
+    /// Bytes of a tier that come free by themselves: replicas that are leaving, sources of transfers that
+    /// release them, and inputs whose last reader is placed here.
+    fn will_free(&self, spot: TierRef, except: InstanceId) -> u64 {
+        let place = Place::Node(spot);
+        let mut names: BTreeSet<PartRef> = BTreeSet::new();
+        let releasing = self.state.transfers.values().filter(|t| t.releases);
+        let sources = releasing
+            .flat_map(|t| &t.transfer.parts)
+            .filter(|m| m.from == place);
+        names.extend(sources.map(|m| m.part));
+        names.extend(
+            self.state
+                .data
+                .to_release
+                .keys()
+                .filter(|(_, p)| *p == place)
+                .map(|(name, _)| *name),
+        );
+        for id in self.state.steps.on_node[spot.node.at()]
+            .iter()
+            .filter(|id| **id != except)
+        {
+            let needs = self.needs_on(*id, spot.node).unwrap_or_default();
+            names.extend(needs.into_iter().filter(|n| self.last_reader(*n)));
+        }
+        let stored = |name: &PartRef| {
+            let replica = self.state.data.part(*name)?.replicas.get(&place)?;
+            (replica.state == ReplicaState::Present).then_some(replica.stored)
+        };
+        let leaving = self.leaving_from(spot);
+        names.iter().filter_map(stored).sum::<u64>() + leaving
+    }
+
+    pub(super) fn leaving_from(&self, spot: TierRef) -> u64 {
+        if self.state.leaving == 0 {
+            return 0;
+        }
+        let replicas = self
+            .state
+            .data
+            .parts()
+            .filter_map(|(_, part)| part.replicas.get(&Place::Node(spot)));
+        replicas
+            .filter(|r| r.state == ReplicaState::Leaving)
+            .map(|r| r.stored)
+            .sum()
+    }
+
+    /// Whether a part goes once the one instance that still reads it has ended.
+    fn last_reader(&self, name: PartRef) -> bool {
+        let dataset = self.state.start.workflow.dataset(name.data);
+        let readers = self.state.data.part(name).map_or(0, |p| p.readers);
+        readers == 1
+            && !self.state.is_awaited(name)
+            && dataset.keep == Keep::UntilConsumed
+            && !self.state.awaits_delivery(name)
+    }
+
+    /// What could leave a tier, least urgently needed first; not what instances placed there read.
+    fn movable(&self, spot: TierRef, id: InstanceId) -> Vec<Movable> {
+        let mut needed = self.needed_on(spot.node);
+        needed.extend(
+            self.state
+                .steps
+                .instance(id)
+                .map(|i| i.parts())
+                .unwrap_or_default(),
+        );
+        let place = Place::Node(spot);
+        let here = self.state.data.parts().filter_map(|(name, part)| {
+            let replica = part.replicas.get(&place)?;
+            let free = replica.state == ReplicaState::Present
+                && replica.pins == 0
+                && !needed.contains(&name);
+            free.then(|| Movable {
+                name,
+                stored: replica.stored,
+                redundant: self.redundant(name, part, spot),
+                urgency: self.urgency(name, part),
+            })
+        });
+        let mut all: Vec<_> = here.collect();
+        all.sort_by_key(|m| (m.urgency, std::cmp::Reverse(m.stored), m.name));
+        all
+    }
+
+    fn redundant(&self, name: PartRef, part: &Part, spot: TierRef) -> bool {
+        let keep = self.state.start.workflow.dataset(name.data).keep;
+        let mut others = part.present().filter(|(p, _)| **p != Place::Node(spot));
+        match (keep, self.state.data_mode()) {
+            // Without `DataMode::Keep`, what is to be kept is kept outside.
+            (Keep::UntilConsumed, _) | (_, DataMode::StageThrough | DataMode::Cache) => {
+                others.next().is_some()
+            }
+            _ => others.any(|(p, _)| matches!(p, Place::Node(_))),
+        }
+    }
+
+    fn urgency(&self, name: PartRef, part: &Part) -> u64 {
+        if part.readers == 0 && !self.state.is_awaited(name) {
+            return 0;
+        }
+        let steps = (0usize..).zip(&self.state.start.workflow.steps);
+        let readers = steps.filter(|(i, s)| {
+            !self.state.steps.all[*i].complete()
+                && crate::data::reads(s).contains(&(name.data, name.version))
+        });
+        readers
+            .map(|(i, _)| self.state.steps.ranks[i])
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Moves a replica to the fastest slower tier with room for it, or else to the external store, if there is one. What lies
+    /// there already only goes.
+    fn move_away(&mut self, m: &Movable, spot: TierRef, want: u64, free: u64) -> bool {
+        let replicas = self.state.data.part(m.name).map(|p| &p.replicas);
+        let state_at = |p: &Place| replicas.and_then(|r| r.get(p)).map(|r| r.state);
+        let drained = state_at(&Place::Drained);
+        let tiers = self.state.start.cluster.node(spot.node).tiers.len() as u32;
+        let mut slower = ((spot.tier.0 + 1)..tiers).map(|t| TierRef {
+            node: spot.node,
+            tier: TierId(t),
+        });
+        let roomy = slower.find(|s| {
+            let there = state_at(&Place::Node(*s)).is_some();
+            !there && self.free_but_for_cache(*s) >= m.stored
+        });
+        if let Some(to) = roomy
+            && !self.is_free(to, m.stored)
+        {
+            return true;
+        }
+        let (to, kind, why) = match roomy {
+            Some(to) => (
+                Place::Node(to),
+                TransferKind::Demote,
+                Reason::DemoteForRoom { spot, want, free },
+            ),
+            None if drained == Some(ReplicaState::Present) => {
+                let why = Reason::EvictForRoom { spot, want, free };
+                self.evict(m.name, &Place::Node(spot), why);
+                return true;
+            }
+            None if self.state.start.workflow.external.is_some() && drained.is_none() => (
+                Place::Drained,
+                TransferKind::ExternalOut,
+                Reason::DrainForRoom { spot, want, free },
+            ),
+            None => return false,
+        };
+        let from = Place::Node(spot);
+        let parts = vec![PartMove { part: m.name, from }];
+        self.transfer(parts, to, kind, Verify::Readback, u64::MAX, why);
+        true
+    }
+}

@@ -1,0 +1,173 @@
+//! Starting: an assigned instance runs once its inputs are there and its nodes have the cores, in the policy's
+//! order. One that waits for cores keeps its nodes from those behind it, so that a large step is never
+//! starved by small ones.
+
+use super::Decide;
+use crate::identity::identity;
+use crate::ledger::Demand;
+use std::collections::BTreeSet;
+use tarn_types::action::{Do, Held, Run};
+use tarn_types::hash::Hash;
+use tarn_types::id::{InstanceId, NodeId, TierRef};
+use tarn_types::reason::Reason;
+
+impl Decide<'_> {
+    pub(super) fn start(&mut self) {
+        let steps = &self.state.steps;
+        let mut assigned: Vec<_> = steps
+            .placed
+            .iter()
+            .filter(|id| !steps.running.contains(id))
+            .copied()
+            .collect();
+        assigned.sort_by_key(|id| steps.turn(*id));
+        let mut waiting: BTreeSet<NodeId> = BTreeSet::new();
+        for id in assigned.iter().copied() {
+            let Some(spots) = self
+                .state
+                .steps
+                .instance(id)
+                .and_then(|i| i.placed())
+                .map(|p| p.spots.clone())
+            else {
+                continue;
+            };
+            let Some(views) = self.views(id, &spots) else {
+                continue;
+            };
+            let demand = Demand::of(self.state.start.workflow.step(id.step));
+            let kept = spots.iter().any(|s| waiting.contains(&s.node));
+            if kept || !self.state.ledger.can_run(&spots, demand) {
+                waiting.extend(spots.iter().map(|s| s.node));
+                continue;
+            }
+            if self.has_its_room(id, &spots, &assigned) {
+                self.start_one(id, spots, views);
+            }
+        }
+    }
+
+    /// Whether the room that was set aside for an instance is still there: others may have taken a part of the tier since. Then
+    /// those behind it give their places back, the last of the queue first, and at last it does itself.
+    fn has_its_room(&mut self, id: InstanceId, spots: &[TierRef], queue: &[InstanceId]) -> bool {
+        let mut behind = queue.iter().rev().copied().take_while(|other| *other != id);
+        loop {
+            let overdrawn = self.overdrawn(id, spots);
+            if overdrawn.is_empty() {
+                return true;
+            }
+            let other = behind.find(|other| {
+                let placed = self.state.steps.instance(*other).and_then(|i| i.placed());
+                let waits = placed.filter(|p| p.started.is_none());
+                waits.is_some_and(|p| {
+                    let claims = self.claims(*other, &p.spots);
+                    claims.iter().any(|s| overdrawn.contains(s))
+                })
+            });
+            let mut back = self.state.partitions.sharers(other.unwrap_or(id));
+            back.insert(other.unwrap_or(id));
+            let is_among = back.contains(&id);
+            for instance in back {
+                self.emit(Do::Unassign { instance }, Reason::RoomGone);
+            }
+            if is_among {
+                return false;
+            }
+        }
+    }
+
+    /// Tiers on which an instance has yet to take room and which have less than was promised.
+    fn overdrawn(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
+        let mut claims = self.claims(id, spots);
+        claims.retain(|s| self.state.ledger.is_overdrawn(*s));
+        claims
+    }
+
+    /// Tiers on which room is set aside for what an instance writes and for its partitions.
+    fn claims(&self, id: InstanceId, spots: &[TierRef]) -> BTreeSet<TierRef> {
+        let start = &self.state.start;
+        let (w, cluster) = (&start.workflow, &start.cluster);
+        let placed = self.state.steps.instance(id).and_then(|i| i.placed());
+        let writes = placed.is_some_and(|p| p.reserve > 0);
+        let outputs = spots.iter().copied().filter(|_| writes);
+        let partitions = self.state.partitions.to_make(w, cluster, id.step, spots);
+        outputs.chain(partitions).collect()
+    }
+
+    /// The replicas that make up what each node of an instance sees; `None` while something is missing.
+    fn views(&self, id: InstanceId, spots: &[TierRef]) -> Option<Vec<Vec<Vec<Held>>>> {
+        let instance = self.state.steps.instance(id)?;
+        let held = |spot: TierRef, name| {
+            let part = self.state.data.part(name)?;
+            Some(Held {
+                part: name,
+                key: part.info.key.clone(),
+                spot: self.state.in_place(spot, name, part)?,
+            })
+        };
+        let one_use = |positions: &Vec<Vec<_>>| {
+            let lists = positions.iter().zip(spots);
+            lists
+                .map(|(list, spot)| list.iter().map(|name| held(*spot, *name)).collect())
+                .collect()
+        };
+        instance.needs.iter().map(one_use).collect()
+    }
+
+    fn start_one(&mut self, id: InstanceId, nodes: Vec<TierRef>, views: Vec<Vec<Vec<Held>>>) {
+        let w = &self.state.start.workflow;
+        let step = w.step(id.step);
+        let Some(instance) = self.state.steps.instance(id) else {
+            return;
+        };
+        // Every part has been read by now, so the identity is known.
+        let identity = identity(w, step, instance, &self.state.data).unwrap_or(Hash(0));
+        let prior = self.state.prior.get(&identity).copied();
+        let keeps = self.state.partitions.keeps(w, id.step);
+        if let (Some(prior), false) = (prior, instance.forced || keeps) {
+            self.emit(Do::Unassign { instance: id }, Reason::Unchanged);
+            return self.emit(
+                Do::Reuse {
+                    instance: id,
+                    prior,
+                },
+                Reason::Unchanged,
+            );
+        }
+        let attempt = instance.attempts + 1;
+        let partitions =
+            self.state
+                .partitions
+                .lent(w, &self.state.start.cluster, (id, attempt), &nodes, |p| {
+                    self.is_filled(p)
+                });
+        let run = Run {
+            instance: id,
+            attempt,
+            item: instance.item.clone(),
+            nodes,
+            views,
+            identity,
+            store: format!(
+                "{}.{}.{}.{attempt}",
+                step.name, id.index, self.state.start.run
+            ),
+            reserve: instance.placed().map_or(0, |p| p.reserve),
+            partitions,
+        };
+        let why = match instance.failures {
+            _ if !instance.kept.spots.is_empty() => Reason::Restart {
+                from: instance.kept.last,
+                restart: instance.attempts,
+                failures: instance.failures,
+                retries: step.retries,
+            },
+            0 => Reason::Ready,
+            _ => Reason::Retry {
+                attempt: instance.failures.saturating_add(1),
+                of: step.retries.saturating_add(1),
+            },
+        };
+        self.emit(Do::Run(Box::new(run)), why);
+    }
+}

@@ -1,0 +1,273 @@
+//! What a lost node takes with it, and what it brings back.
+//!
+//! A loss needs no states of its own. At once: its replicas are forgotten (but for those on their way, which end with their
+//! transfers), its capacity is nothing, nobody is placed there. What runs there or moves from or to it goes on to be known as
+//! such until the world tells its end; until then the cores and the room that it has on other nodes are really taken. What a
+//! node brings back is taken if nobody has made it again; the rest, a *returned replica*, is remembered beside the parts until it is
+//! removed, so that it is never taken for what was made since.
+
+use crate::data::{Replica, ReplicaState, makes};
+use crate::decide::is_lost;
+use crate::state::State;
+use crate::steps::Progress;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::action::Subject;
+use tarn_types::event::Whole;
+use tarn_types::id::{InstanceId, NodeId, TierId, TierRef};
+use tarn_types::part::{PartRef, Place, StoreKey};
+use tarn_types::workflow::Keep;
+
+/// A replica that a node has brought back, or that was found there when the run went on, and that is none of its part's, or not yet.
+#[derive(Debug)]
+pub(crate) struct ReturnedReplica {
+    pub(crate) key: StoreKey,
+    stored: u64,
+    /// Its eviction is under way.
+    pub(crate) leaving: bool,
+}
+
+/// ReturnedReplicas by what they are of and where they lie.
+pub(crate) type ReturnedReplicas = BTreeMap<(PartRef, TierRef), ReturnedReplica>;
+
+impl State {
+    pub(crate) fn node_lost(&mut self, node: NodeId) {
+        if !self.ledger.lose(node) {
+            return;
+        }
+        let there = |p: &Place| matches!(p, Place::Node(s) if s.node == node);
+        let names: Vec<_> = self.data.parts().map(|(name, _)| name).collect();
+        for name in names {
+            let Some(part) = self.data.part_mut(name) else {
+                continue;
+            };
+            let before = part.replicas.len();
+            let mut leaving = 0;
+            part.replicas.retain(|place, r| {
+                let gone = there(place) && !matches!(r.state, ReplicaState::Incoming(_));
+                leaving += u64::from(gone && r.state == ReplicaState::Leaving);
+                !gone
+            });
+            let fewer = part.replicas.len() < before;
+            self.leaving = self.leaving.saturating_sub(leaving);
+            if fewer {
+                self.data.to_check.insert(name);
+                self.note_unkept(name);
+            }
+        }
+        self.cache.lose(node);
+        self.images_lost(node);
+        self.data.to_release.retain(|(_, place), _| !there(place));
+        let mut leaving = 0;
+        self.returned.retain(|(_, spot), returned_replica| {
+            leaving += u64::from(spot.node == node && returned_replica.leaving);
+            spot.node != node
+        });
+        self.leaving = self.leaving.saturating_sub(leaving);
+    }
+
+    /// What a dataset promises to keep has to be made again if it is lost before the run ends.
+    pub(crate) fn note_unkept(&mut self, name: PartRef) {
+        let lost = self.data.part(name).is_some_and(is_lost);
+        if lost && self.kept(name) {
+            self.unkept.insert(name);
+        }
+    }
+
+    /// Whether a part is of a version that stays when the run is over.
+    pub(crate) fn kept(&self, name: PartRef) -> bool {
+        let w = &self.start.workflow;
+        let keep = w.dataset(name.data).keep;
+        matches!(keep, Keep::For(_) | Keep::Forever) && w.last_version(name.data) == name.version
+    }
+
+    /// Whether a part's version has yet to reach its `dest`.
+    pub(crate) fn awaits_delivery(&self, name: PartRef) -> bool {
+        let w = &self.start.workflow;
+        let last = w.dataset(name.data).dest.is_some() && w.last_version(name.data) == name.version;
+        last && !self.data.version(name.data, name.version).delivered
+    }
+
+    /// Whether somebody waits for a part: a step, its `dest`, or who is promised that it stays.
+    pub(crate) fn is_needed(&self, name: PartRef) -> bool {
+        let readers = self.data.part(name).map_or(0, |p| p.readers);
+        readers > 0 || self.is_awaited(name) || self.awaits_delivery(name) || self.kept(name)
+    }
+
+    /// The instances that are done and have to run again, as something that they have made is needed and no replica of it is left;
+    /// with those whose outputs they need for that. They count as waiting from now on.
+    pub(crate) fn runs_again(&mut self) -> BTreeSet<InstanceId> {
+        let mut again = BTreeSet::new();
+        loop {
+            let lost = self
+                .data
+                .parts()
+                .filter(|(name, part)| is_lost(part) && self.is_needed(*name));
+            let makers = lost.filter_map(|(name, _)| self.producer(name));
+            let done = |id: &InstanceId| self.steps.instance(*id).is_some_and(|i| i.finished());
+            let makers: BTreeSet<InstanceId> = makers.filter(done).collect();
+            if makers.is_empty() {
+                return again;
+            }
+            makers.iter().for_each(|id| self.revive(*id));
+            again.extend(makers);
+        }
+    }
+
+    pub(crate) fn node_back(&mut self, node: NodeId, capacities: &[u64], whole: &[Whole]) {
+        if !self.ledger.regain(node, capacities) {
+            return;
+        }
+        let tiers = self.start.cluster.node(node).tiers.len();
+        for w in whole.iter().filter(|w| w.tier.at() < tiers) {
+            let spot = TierRef { node, tier: w.tier };
+            self.ledger.occupy(spot, w.stored);
+            let returned_replica = ReturnedReplica {
+                key: w.key.clone(),
+                stored: w.stored,
+                leaving: false,
+            };
+            match self.believes(w, spot) {
+                true => self.adopt(w.part, spot, &returned_replica),
+                false => {
+                    self.returned.insert((w.part, spot), returned_replica);
+                    self.strays_came = true;
+                }
+            }
+        }
+    }
+
+    /// Whether what makes a part has to run (again).
+    pub(crate) fn was_to_run_again(&self, name: PartRef) -> bool {
+        let producer = self.producer(name).and_then(|id| self.steps.instance(id));
+        producer.is_some_and(|i| !i.finished())
+    }
+
+    /// A replica was found when the run went on, of a part that was to be made again: as if a node had come back with it.
+    pub(crate) fn strayed(&mut self, name: PartRef, spot: TierRef) {
+        let Some(part) = self.data.part(name) else {
+            return;
+        };
+        let returned_replica = ReturnedReplica {
+            key: part.info.key.clone(),
+            stored: part.info.stored,
+            leaving: false,
+        };
+        self.ledger.occupy(spot, returned_replica.stored);
+        self.returned.insert((name, spot), returned_replica);
+        self.strays_came = true;
+    }
+
+    /// Whether a replica that came back is one of its part: of its newest make, which is not being made again.
+    fn believes(&self, w: &Whole, spot: TierRef) -> bool {
+        let workflow = &self.start.workflow;
+        let known = w.part.data.at() < workflow.data.len()
+            && w.part.version <= workflow.last_version(w.part.data);
+        if !known {
+            return false;
+        }
+        let same = self
+            .data
+            .part(w.part)
+            .is_some_and(|p| p.info.key == w.key && !p.replicas.contains_key(&Place::Node(spot)));
+        let producer = self.producer(w.part).and_then(|id| self.steps.instance(id));
+        same && producer.is_none_or(|i| i.finished())
+    }
+
+    /// Takes what came back for a replica of its part. What was ordered before the loss may read it still.
+    fn adopt(&mut self, name: PartRef, spot: TierRef, returned_replica: &ReturnedReplica) {
+        let at = Place::Node(spot);
+        let moves = self.transfers.values().flat_map(|t| &t.transfer.parts);
+        let moved = moves.filter(|m| m.part == name && m.from == at).count();
+        let running = self.steps.running.iter();
+        let placed = running.filter_map(|id| self.steps.instance(*id)?.placed());
+        let read = placed.filter(|p| p.pinned.contains(&(name, spot))).count();
+        let replica = Replica {
+            state: ReplicaState::Present,
+            stored: returned_replica.stored,
+            pins: (moved + read) as u32,
+            staged: false,
+            is_others: false,
+        };
+        if let Some(part) = self.data.part_mut(name) {
+            part.replicas.insert(at, replica);
+        }
+        self.data.to_check.insert(name);
+    }
+
+    /// The output of an instance that was to run again has come back.
+    pub(crate) fn output_back(&mut self, id: InstanceId) {
+        let waits = |i: &crate::steps::Instance| {
+            i.forced && matches!(i.progress, Progress::Pending | Progress::Failed)
+        };
+        if !self.steps.instance(id).is_some_and(waits) {
+            return;
+        }
+        self.given_up.all.remove(&Subject::Instance(id));
+        let made = self.made_by(id);
+        let back = made.iter().flat_map(|name| self.strays_of(*name));
+        let back: Vec<_> = back.collect();
+        for at in back {
+            if let Some(returned_replica) = self.returned.remove(&at) {
+                self.adopt(at.0, at.1, &returned_replica);
+            }
+        }
+        self.complete(id, Progress::Done);
+    }
+
+    /// The parts that an instance has made.
+    pub(crate) fn made_by(&self, id: InstanceId) -> Vec<PartRef> {
+        let made = makes(self.start.workflow.step(id.step));
+        let parts = made.flat_map(|(data, version)| {
+            let all = &self.data.version(data, version).parts;
+            let own = all.range((id.index, 0)..=(id.index, u32::MAX));
+            own.map(move |((origin, seq), _)| PartRef {
+                data,
+                version,
+                origin: *origin,
+                seq: *seq,
+            })
+        });
+        parts.collect()
+    }
+
+    /// ReturnedReplicas of a part that are of its newest make, and stay so far.
+    pub(crate) fn strays_of(&self, name: PartRef) -> impl Iterator<Item = (PartRef, TierRef)> {
+        let spot = |n| TierRef {
+            node: NodeId(n),
+            tier: TierId(n),
+        };
+        let key = self.data.part(name).map(|p| &p.info.key);
+        let all = self
+            .returned
+            .range((name, spot(0))..=(name, spot(u32::MAX)));
+        all.filter(move |(_, s)| Some(&s.key) == key && !s.leaving)
+            .map(|(at, _)| *at)
+    }
+
+    /// Whether an eviction was that of a returned_replica: then it is over.
+    pub(crate) fn stray_evicted(&mut self, part: PartRef, at: &Place) -> bool {
+        let Place::Node(spot) = at else { return false };
+        let leaves = |returned_replica: &ReturnedReplica| returned_replica.leaving;
+        if !self.returned.get(&(part, *spot)).is_some_and(leaves) {
+            return false;
+        }
+        if let Some(returned_replica) = self.returned.remove(&(part, *spot)) {
+            self.ledger.vacate(*spot, returned_replica.stored);
+            self.leaving = self.leaving.saturating_sub(1);
+        }
+        true
+    }
+
+    /// Whether an ordered eviction is that of a returned_replica.
+    pub(crate) fn stray_leaves(&mut self, part: PartRef, key: &StoreKey, at: &Place) -> bool {
+        let Place::Node(spot) = at else { return false };
+        let returned_replica = self.returned.get_mut(&(part, *spot));
+        let Some(returned_replica) = returned_replica.filter(|s| s.key == *key && !s.leaving)
+        else {
+            return false;
+        };
+        returned_replica.leaving = true;
+        self.leaving += 1;
+        true
+    }
+}

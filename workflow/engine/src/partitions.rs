@@ -1,0 +1,262 @@
+//! The partitions of steps: where those lie that are kept for the workflow, and the room that all of them take.
+//!
+//! A partition that is kept has its nodes from the placement of the first instance that uses it on, and its room there until it is removed;
+//! nobody has used it before that instance runs. All that a step uses together lies on the same nodes, so partitions that are linked by steps are
+//! a *group*, which has its nodes as soon as one of them has.
+
+use crate::ledger::Ledger;
+use crate::state::State;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::action::Lent;
+use tarn_types::cluster::Cluster;
+use tarn_types::id::{InstanceId, NodeId, PartitionId, StepId, TierId, TierRef};
+use tarn_types::part::StoreKey;
+use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
+
+/// A partition that is kept for the workflow.
+#[derive(Debug)]
+pub(crate) struct Lies {
+    pub(crate) spots: Vec<TierRef>,
+    /// Where it is stored; none before an instance that uses it has run.
+    pub(crate) key: Option<StoreKey>,
+    /// Instances with a place that use it.
+    users: BTreeSet<InstanceId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Partitions {
+    /// By step.
+    of_step: Vec<Vec<PartitionId>>,
+    /// Of each one that is kept, the one that its group is called after.
+    groups: Vec<PartitionId>,
+    pub(crate) kept: BTreeMap<PartitionId, Lies>,
+}
+
+/// The tier of a node that a partition lies on, if that is so: the one it names, or that of the step's outputs.
+pub(crate) fn spot_of(
+    cluster: &Cluster,
+    partition: &StoragePartition,
+    home: TierRef,
+) -> Option<TierRef> {
+    let Some(name) = &partition.tier else {
+        return Some(home);
+    };
+    let tiers = &cluster.node(home.node).tiers;
+    let tier = tiers.iter().position(|t| t.name == *name)?;
+    Some(TierRef {
+        tier: TierId(tier as u32),
+        ..home
+    })
+}
+
+fn spots_of(cluster: &Cluster, partition: &StoragePartition, homes: &[TierRef]) -> Vec<TierRef> {
+    let spot = |home: &TierRef| spot_of(cluster, partition, *home).unwrap_or(*home);
+    homes.iter().map(spot).collect()
+}
+
+impl Partitions {
+    pub(crate) fn new(w: &Workflow) -> Self {
+        let mut of_step = vec![Vec::new(); w.steps.len()];
+        for (id, partition) in (0..).map(PartitionId).zip(&w.partitions) {
+            for step in &partition.steps {
+                if let Some(list) = of_step.get_mut(step.at()) {
+                    list.push(id);
+                }
+            }
+        }
+        let is_kept = |id: &PartitionId| w.partition(*id).keep == KeepPartition::Workflow;
+        let mut groups: Vec<PartitionId> =
+            (0..).map(PartitionId).take(w.partitions.len()).collect();
+        for list in &of_step {
+            let mut kept = list.iter().filter(|id| is_kept(id));
+            let Some(first) = kept.next().map(|id| groups[id.at()]) else {
+                continue;
+            };
+            for other in kept.map(|id| groups[id.at()]).collect::<Vec<_>>() {
+                let joins = |group: &&mut PartitionId| **group == other;
+                groups.iter_mut().filter(joins).for_each(|g| *g = first);
+            }
+        }
+        Self {
+            of_step,
+            groups,
+            kept: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn of(&self, step: StepId) -> &[PartitionId] {
+        self.of_step.get(step.at()).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a step uses one that is kept: it cannot be told from its inputs what it does.
+    pub(crate) fn keeps(&self, w: &Workflow, step: StepId) -> bool {
+        let mut own = self.of(step).iter();
+        own.any(|id| w.partition(*id).keep == KeepPartition::Workflow)
+    }
+
+    /// The nodes that an instance of a step must run on, as its partitions lie there or will, and one that decides it.
+    pub(crate) fn home(&self, step: StepId) -> Option<(PartitionId, Vec<NodeId>)> {
+        if self.kept.is_empty() {
+            return None;
+        }
+        let own = self.of(step).iter();
+        let groups: BTreeSet<PartitionId> = own.map(|id| self.groups[id.at()]).collect();
+        let mut kept = self.kept.iter();
+        let (id, lies) = kept.find(|(id, _)| groups.contains(&self.groups[id.at()]))?;
+        Some((*id, lies.spots.iter().map(|s| s.node).collect()))
+    }
+
+    /// The room that the partitions of a step take at a position on a node, by tier, if its outputs go to `home`: of those that do not lie there
+    /// already. `None` if the node has no such tier.
+    pub(crate) fn wanted(
+        &self,
+        w: &Workflow,
+        cluster: &Cluster,
+        step: StepId,
+        home: TierRef,
+    ) -> Option<Vec<(TierRef, u64)>> {
+        let nodes = w.step(step).nodes as usize;
+        let missing = self
+            .of(step)
+            .iter()
+            .filter(|id| !self.kept.contains_key(id));
+        missing
+            .map(|id| {
+                let partition = w.partition(*id);
+                Some((spot_of(cluster, partition, home)?, partition.takes(nodes)))
+            })
+            .collect()
+    }
+
+    /// The tiers on which partitions of a step with a place are yet to be made.
+    pub(crate) fn to_make(
+        &self,
+        w: &Workflow,
+        cluster: &Cluster,
+        step: StepId,
+        homes: &[TierRef],
+    ) -> Vec<TierRef> {
+        let own = self.of(step).iter();
+        let of_one = |id: &PartitionId| match self.kept.get(id) {
+            Some(lies) if lies.key.is_some() => Vec::new(),
+            Some(lies) => lies.spots.clone(),
+            None => spots_of(cluster, w.partition(*id), homes),
+        };
+        own.flat_map(of_one).collect()
+    }
+
+    /// Instances with a place that use the same partitions as this one, of those that are kept and yet to be made: as long as one has
+    /// its place, their room is taken.
+    pub(crate) fn sharers(&self, id: InstanceId) -> BTreeSet<InstanceId> {
+        let own = self.of(id.step).iter().filter_map(|p| self.kept.get(p));
+        let unmade = own.filter(|lies| lies.key.is_none());
+        unmade.flat_map(|lies| &lies.users).copied().collect()
+    }
+
+    /// Whether an instance with a place uses it.
+    pub(crate) fn is_used(&self, partition: PartitionId) -> bool {
+        self.kept
+            .get(&partition)
+            .is_some_and(|l| !l.users.is_empty())
+    }
+
+    /// What an attempt of an instance gets. `filled`: whether a step that used it has committed.
+    pub(crate) fn lent(
+        &self,
+        w: &Workflow,
+        cluster: &Cluster,
+        (id, attempt): (InstanceId, u32),
+        homes: &[TierRef],
+        filled: impl Fn(PartitionId) -> bool,
+    ) -> Vec<Lent> {
+        let own = self.of(id.step).iter();
+        own.map(|partition| {
+            let about = w.partition(*partition);
+            let lies = self.kept.get(partition);
+            let key = lies.and_then(|l| l.key.clone());
+            Lent {
+                partition: *partition,
+                key: key.unwrap_or_else(|| StoreKey(format!("{}.{id}.{attempt}", about.name))),
+                spots: lies.map_or_else(|| spots_of(cluster, about, homes), |l| l.spots.clone()),
+                filled: about.keep == KeepPartition::Workflow && filled(*partition),
+            }
+        })
+        .collect()
+    }
+
+    /// An attempt begins: what it is the first to use has its name.
+    pub(crate) fn run(&mut self, lent: &[Lent]) {
+        for lent in lent {
+            if let Some(lies) = self.kept.get_mut(&lent.partition) {
+                lies.key.get_or_insert_with(|| lent.key.clone());
+            }
+        }
+    }
+
+    /// The run goes on, all room is counted anew: that of what is kept. Nothing has a place.
+    pub(crate) fn resumed(&self, w: &Workflow, ledger: &mut Ledger) {
+        for (id, lies) in &self.kept {
+            let bytes = w.partition(*id).takes(lies.spots.len());
+            lies.spots.iter().for_each(|s| ledger.reserve(*s, bytes));
+        }
+    }
+}
+
+impl State {
+    /// An instance has a place: its partitions have their room.
+    pub(crate) fn partitions_placed(&mut self, id: InstanceId, homes: &[TierRef]) {
+        let (w, cluster) = (&self.start.workflow, &self.start.cluster);
+        let Partitions { of_step, kept, .. } = &mut self.partitions;
+        for partition in of_step.get(id.step.at()).into_iter().flatten() {
+            let about = w.partition(*partition);
+            let spots = spots_of(cluster, about, homes);
+            let is_kept = about.keep == KeepPartition::Workflow;
+            if !is_kept || !kept.contains_key(partition) {
+                let bytes = about.takes(homes.len());
+                spots.iter().for_each(|s| self.ledger.reserve(*s, bytes));
+            }
+            if is_kept {
+                let lies = kept.entry(*partition).or_insert_with(|| Lies {
+                    spots,
+                    key: None,
+                    users: BTreeSet::new(),
+                });
+                lies.users.insert(id);
+            }
+        }
+    }
+
+    /// It has none any more: what was its own goes, and what nobody has begun to use.
+    pub(crate) fn partitions_displaced(&mut self, id: InstanceId, homes: &[TierRef]) {
+        let (w, cluster) = (&self.start.workflow, &self.start.cluster);
+        let Partitions { of_step, kept, .. } = &mut self.partitions;
+        for partition in of_step.get(id.step.at()).into_iter().flatten() {
+            let about = w.partition(*partition);
+            let bytes = about.takes(homes.len());
+            if about.keep == KeepPartition::Step {
+                let spots = spots_of(cluster, about, homes);
+                spots.iter().for_each(|s| self.ledger.unreserve(*s, bytes));
+            } else if let Some(lies) = kept.get_mut(partition) {
+                lies.users.remove(&id);
+                if lies.key.is_none() && lies.users.is_empty() {
+                    let spots = lies.spots.iter();
+                    spots.for_each(|s| self.ledger.unreserve(*s, bytes));
+                    kept.remove(partition);
+                }
+            }
+        }
+    }
+
+    /// A partition is removed.
+    pub(crate) fn discarded(&mut self, partition: PartitionId) {
+        if let Some(lies) = self.partitions.kept.remove(&partition) {
+            let bytes = self
+                .start
+                .workflow
+                .partition(partition)
+                .takes(lies.spots.len());
+            let spots = lies.spots.iter();
+            spots.for_each(|s| self.ledger.unreserve(*s, bytes));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The planner of a site: which job gets which nodes when, and what is done with its data. Sans-I/O like the engine of a
+//! run: [`Planner::step`] takes the time and an event and says what is to be done.
+//!
+//! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `view` and
+//! `policy` (the choices), `site` (the view of a site), `life` and `scripts` (what becomes of a job), `submit`, `data`, `moves` and `ahead` (what
+//! it needs), `promise` (what ordinary jobs can rely on), `modes` (memory modes and sleep), `happen` (everything else that happens).
+
+mod ahead;
+mod data;
+mod energy;
+mod happen;
+mod life;
+mod modes;
+mod moves;
+mod nodes;
+mod nodeset;
+pub(crate) mod policy;
+mod promise;
+pub(crate) mod queue;
+mod scripts;
+mod site;
+mod spare;
+mod state;
+mod submit;
+mod timeline;
+pub(crate) mod view;
+
+use policy::Rule;
+use state::State;
+use tarn_ports::{SiteWorld, WorldError};
+use tarn_types::policy::Policy;
+use tarn_types::site::{Machine, SiteAction, SiteEvent};
+use tarn_types::units::Time;
+
+/// The planner of a site.
+pub struct Planner {
+    state: State,
+    rule: Box<dyn Rule<State> + Send>,
+}
+
+impl Planner {
+    /// A planner for an empty machine.
+    pub fn new(machine: &Machine, policy: Policy) -> Self {
+        Self {
+            state: State::new(machine, policy),
+            rule: policy::rule(&policy),
+        }
+    }
+
+    /// Takes in what happened and appends what is to be done about it.
+    pub fn step(&mut self, now: Time, event: &SiteEvent, actions: &mut Vec<SiteAction>) {
+        self.state.now = self.state.now.max(now);
+        self.state.deadline = None;
+        self.state.apply(event);
+        self.state.lose_patience();
+        self.state.claim = None;
+        self.state.keep_promise();
+        self.rule.decide(&mut self.state);
+        // Who is next in turn relies on what is so now.
+        self.state.promised();
+        self.state.housekeeping();
+        self.state.lose_patience();
+        actions.append(&mut self.state.actions);
+    }
+
+    /// When the planner wants to be asked again even if nothing happens.
+    pub fn deadline(&self) -> Option<Time> {
+        self.state.deadline
+    }
+
+    /// Jobs that wait for nodes.
+    pub fn waiting(&self) -> usize {
+        self.state.queue.len()
+    }
+}
+
+/// Runs a site until nothing happens any more. `watch` sees every event with the actions that it led to.
+///
+/// # Errors
+/// When the world refuses an action.
+pub fn drive_site(
+    planner: &mut Planner,
+    world: &mut dyn SiteWorld,
+    watch: &mut dyn FnMut(Time, &SiteEvent, &[SiteAction]),
+) -> Result<(), WorldError> {
+    let mut actions = Vec::new();
+    while let Some((now, event)) = world.next(planner.deadline())? {
+        actions.clear();
+        planner.step(now, &event, &mut actions);
+        watch(now, &event, &actions);
+        for action in &actions {
+            world.perform(now, action)?;
+        }
+    }
+    Ok(())
+}

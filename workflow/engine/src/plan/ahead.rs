@@ -1,0 +1,205 @@
+//! What is done for the first job of the queue while it waits: its reservation covers nodes, what it reads, and room for
+//! that and for what it writes.
+//!
+//! Which nodes it will get is a guess (jobs end before their limits), so it is a copy and no plan: if others come free
+//! sooner, the job weighs waiting for its data against bringing it anew.
+
+use super::data::{Way, duration, each};
+use super::moves::{Draft, Purpose};
+use super::state::State;
+use super::view::{SchedulerView, Shadow};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tarn_types::id::NodeId;
+use tarn_types::policy::DataMode;
+use tarn_types::site::{Input, Job, JobId, Urgency, Where};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// Space that is kept for the first job that found none: nobody behind it takes it meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) job: JobId,
+    /// In ascending order.
+    pub(crate) nodes: Vec<NodeId>,
+    /// On each of its nodes.
+    pub(crate) bytes: u64,
+}
+
+impl State {
+    /// Bytes of a node that are kept for somebody else.
+    pub(crate) fn claimed(&self, node: NodeId, by: JobId) -> u64 {
+        match &self.claim {
+            Some(c) if c.job != by && c.nodes.binary_search(&node).is_ok() => c.bytes,
+            _ => 0,
+        }
+    }
+
+    /// A job has found no room on these nodes: the first of the queue to whom that happens keeps what there is.
+    pub(crate) fn keep_room(&mut self, job: JobId, nodes: &[NodeId], bytes: u64) {
+        self.roomless.insert(job);
+        if self.claim.is_none() && self.policy.data_mode == DataMode::Keep {
+            let mut nodes = nodes.to_vec();
+            nodes.sort_unstable();
+            self.claim = Some(Claim { job, nodes, bytes });
+        }
+    }
+
+    /// Whether a job may read and write outside by itself because room is long in coming: not while one before it waits for
+    /// what lies in its way to leave, which would leave later.
+    pub(crate) fn may_do_without(&self, id: JobId) -> bool {
+        let first = self.claim.as_ref().is_none_or(|c| c.job == id);
+        first && self.policy.data_mode == DataMode::Keep
+    }
+
+    /// About how long it takes until a node has room for so many bytes of a job: what lies elsewhere too goes at once, what
+    /// nobody reads goes outside, and for the rest a job there has to end first.
+    pub(crate) fn room_in(&self, node: NodeId, bytes: u64, by: JobId) -> Nanos {
+        /// Items that are looked at.
+        const LOOKED_AT: usize = 256;
+        let needs = bytes.saturating_add(self.claimed(node, by));
+        let mut lack = needs.saturating_sub(self.nodes.free_space(node));
+        if lack == 0 {
+            return 0;
+        }
+        let mut leaves = 0u64;
+        for id in self.nodes.node(node).held.iter().take(LOOKED_AT) {
+            let Some(item) = self.item(*id) else {
+                continue;
+            };
+            let Some(here) = item.layouts.iter().find(|l| l.has(node)) else {
+                continue;
+            };
+            if here.pins > 0 || !here.present() {
+                continue;
+            }
+            let share = each(item.item.bytes, here.nodes.len(), here.spread);
+            let other = |l: &super::state::Layout| l.present() && !l.has(node);
+            match item.outside || item.layouts.iter().any(other) {
+                true => lack = lack.saturating_sub(share),
+                false => leaves = leaves.saturating_add(share),
+            }
+        }
+        let guests = self.nodes.node(node).guests.iter();
+        let ends = guests.map(|g| self.expected_end(g.0).saturating_sub(self.now));
+        let first = match lack > leaves {
+            true => ends.min().unwrap_or(0),
+            false => 0,
+        };
+        let rates = [self.store.rates.write, self.store.client.write];
+        let rate = rates.into_iter().filter(|r| *r > 0).min();
+        first.saturating_add(duration(lack, rate.unwrap_or(0)))
+    }
+
+    /// About when there is room for the job that has claimed it: what lacks goes outside meanwhile.
+    pub(crate) fn claim_in(&self, claim: &Claim) -> Nanos {
+        let lack = |n: &NodeId| claim.bytes.saturating_sub(self.nodes.free_space(*n));
+        let most = claim.nodes.iter().map(lack).max().unwrap_or(0);
+        let rates = [self.store.rates.write, self.store.client.write];
+        let rate = rates.into_iter().filter(|r| *r > 0).min();
+        duration(most, rate.unwrap_or(0))
+    }
+
+    /// Brings what the first job of the queue reads to the nodes on which it is expected to begin, once that does not come
+    /// too early. One-node jobs that take a part of a node are planned instead, each with its data.
+    pub(crate) fn bring_for(&mut self, job: &Arc<Job>, id: JobId, shadow: &Shadow) {
+        if self.policy.data_mode != DataMode::Keep || job.nodes == 1 && job.cores > 0 {
+            return;
+        }
+        if self
+            .looked_ahead
+            .is_some_and(|(j, next)| j == id && self.now < next)
+        {
+            return;
+        }
+        let only_outside = |i: &&Input| {
+            let item = self.item(i.item);
+            item.is_some_and(|i| i.outside && i.layouts.is_empty() && i.item.bytes > 0)
+        };
+        let inputs: Vec<Input> = job.reads.iter().filter(only_outside).copied().collect();
+        if inputs.is_empty() {
+            return;
+        }
+        let Some((nodes, free)) = self.next_nodes(job, shadow) else {
+            return;
+        };
+        let brought = |i: &&Input| !self.outside_is_faster(i.item, &nodes);
+        let inputs: Vec<Input> = inputs.iter().filter(brought).copied().collect();
+        let share = |i: &Input| {
+            let bytes = self.item(i.item).map_or(0, |i| i.item.bytes);
+            each(bytes, nodes.len(), i.spread)
+        };
+        let bytes: u64 = inputs.iter().map(share).sum();
+        let takes = self.inward(bytes.saturating_mul(nodes.len() as u64), nodes.len());
+        // Jobs end before their time, so it is looked at again; not for every event, because nodes are many.
+        let again = self.now.saturating_add((takes / 2).max(SECOND));
+        self.looked_ahead = Some((id, again));
+        // Not sooner: until then, other nodes may come free.
+        let begin = free.saturating_sub(takes.saturating_mul(2).saturating_add(SECOND));
+        if begin > self.now {
+            self.looked_ahead = Some((id, begin.min(again)));
+            self.remind(begin);
+            return;
+        }
+        let room = bytes.saturating_add(self.written(job));
+        let fits =
+            |n: &NodeId| self.nodes.free_space(*n) >= room.saturating_add(self.claimed(*n, id));
+        if !nodes.iter().all(fits) {
+            return;
+        }
+        let nodes: Arc<[NodeId]> = Arc::from(nodes);
+        for input in inputs {
+            self.bring_copy(id, input, &nodes);
+        }
+    }
+
+    fn bring_copy(&mut self, id: JobId, input: Input, nodes: &Arc<[NodeId]>) {
+        let Way::From(from @ Where::Outside, bytes) = self.way(input.item, nodes, input.spread).0
+        else {
+            return;
+        };
+        let order = self.order(Draft {
+            item: input.item,
+            bytes,
+            from,
+            to: Where::Nodes(nodes.clone()),
+            spread: input.spread,
+            direct: false,
+            job: Some(id),
+            urgency: Urgency::Ahead,
+            purpose: Purpose::Input(Vec::new()),
+        });
+        self.lay(input.item, nodes, input.spread, Some(order));
+    }
+
+    /// The nodes that a job is expected to get, and when the last of them is free by what is known of the programs on them.
+    fn next_nodes(&self, job: &Job, shadow: &Shadow) -> Option<(Vec<NodeId>, Time)> {
+        if !shadow.keeps.is_empty() {
+            return Some((shadow.keeps.clone(), shadow.at));
+        }
+        let want = job.nodes as usize;
+        let (island, mode) = Self::class_at(shadow.class);
+        let class = self.nodes.class(island, mode);
+        let mut nodes: Vec<NodeId> = class.idle.iter().take(want).collect();
+        let mut free = self.now;
+        // A job has several ends if some of its nodes are reserved for what follows it.
+        let mut taken: BTreeMap<JobId, usize> = BTreeMap::new();
+        for (_, who, count) in class.ends.iter() {
+            if nodes.len() >= want {
+                break;
+            }
+            let lacks = (want - nodes.len()).min(count as usize);
+            match super::site::node_of(who) {
+                Some(node) => nodes.push(node),
+                None => {
+                    let guest = JobId(u32::try_from(who).ok()?);
+                    let before = taken.entry(guest).or_default();
+                    let own = self.job(guest)?.nodes.iter().skip(*before);
+                    nodes.extend(own.take(lacks));
+                    *before += lacks;
+                    free = free.max(self.expected_end(guest));
+                }
+            }
+        }
+        (nodes.len() == want).then_some((nodes, free))
+    }
+}

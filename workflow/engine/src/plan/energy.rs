@@ -1,0 +1,206 @@
+//! `energy`: idle nodes sleep, as far as the slow-down allows that is stated.
+
+use super::nodes::{MODES, Power};
+use super::queue::{Fit, Waiting};
+use super::state::State;
+use super::view::SchedulerView;
+use tarn_types::id::NodeId;
+use tarn_types::policy::Order;
+use tarn_types::site::{JobId, Mode, NodeKind, SiteAction};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// A node is idle for at least so long before it sleeps.
+const SLEEPS_AFTER: Nanos = 120 * SECOND;
+/// Slow-downs are counted in these.
+const MILLIONTH: i128 = 1_000_000;
+/// Jobs shorter than this count as so long, as in the bounded slow-down (Feitelson and Rudolph 1998).
+const SHORT: Nanos = 10 * SECOND;
+/// Wakings that can be saved up: what was earned long ago does not slow down today's jobs.
+const SAVED: i128 = 16;
+
+/// By how much jobs may still be slowed down. Each job that ends earns the stated share of its run time, each that waited for
+/// nodes that slept pays what it waited, both in units of its own run time (as the bounded slow-down is): so all wakings
+/// together raise the mean bounded slow-down by no more than what is stated, and one waking.
+#[derive(Debug, Default)]
+pub(crate) struct Leeway {
+    /// In millionths of a slow-down.
+    balance: i128,
+    /// What one waking is expected to cost: as much as it would cost jobs like the last ones, or as much as it did.
+    waking: i128,
+    /// Since when somebody has been waiting for nodes that sleep or wake up.
+    held_since: Option<Time>,
+    /// What that has cost so far.
+    held_cost: i128,
+}
+
+/// What a wait costs a job that runs for so long, in millionths of a slow-down.
+fn cost(wait: Nanos, run: Nanos) -> i128 {
+    i128::from(wait) * MILLIONTH / i128::from(run.max(SHORT))
+}
+
+/// When idling has cost a node what waking costs: the moment to sleep that never costs more than twice what it would cost to
+/// know the future (ski rental; Karlin et al. 1990). `None` if it saves nothing.
+fn sleeps_after(kind: &NodeKind) -> Option<Nanos> {
+    let saves = kind.power.idle - kind.power.asleep;
+    let wakes = kind.power.wake as f64 * kind.power.boot;
+    // Saturates where a node draws little less asleep.
+    (saves > 0.0).then(|| SLEEPS_AFTER.max((wakes / saves) as Nanos))
+}
+
+impl State {
+    /// The longest that a node takes to wake up.
+    fn waking_takes(&self) -> Nanos {
+        let kinds = self.nodes.islands.iter().map(|i| &i.kind);
+        let sleep = kinds.filter(|k| sleeps_after(k).is_some());
+        sleep.map(|k| k.power.wake).max().unwrap_or(0)
+    }
+
+    /// A job has its nodes: it has waited for sleepers, or not.
+    pub(crate) fn pay_for_wait(&mut self, id: JobId) {
+        let (Some(since), Some(job)) = (self.leeway.held_since, self.job(id)) else {
+            return;
+        };
+        let held = self.now.saturating_sub(since.max(job.ready));
+        let cost = cost(held, job.job.expect);
+        self.leeway.balance -= cost;
+        self.leeway.held_cost += cost;
+        if let Some(job) = self.job_mut(id) {
+            job.held = held;
+        }
+    }
+
+    /// A job has ended: it earns leeway, and what it paid is settled by its real run time.
+    pub(crate) fn earn_leeway(&mut self, id: JobId) {
+        if self.policy.order != Order::Energy {
+            return;
+        }
+        let Some(job) = self.job(id) else {
+            return;
+        };
+        let run = self.now.saturating_sub(job.began);
+        let earned = i128::from(self.policy.slow_down) * (MILLIONTH / 100);
+        let settled = cost(job.held, job.job.expect) - cost(job.held, run);
+        let waking = cost(self.waking_takes(), run);
+        let l = &mut self.leeway;
+        l.waking = match l.waking {
+            0 => waking,
+            before => before + (waking - before) / 8,
+        };
+        l.balance = (l.balance + earned + settled).min(SAVED * l.waking);
+    }
+
+    /// Idle nodes sleep after a while when nobody waits; they are woken for who does.
+    pub(crate) fn sleep_and_wake(&mut self) {
+        let waits = self.queue.len() > 0;
+        let wakes = |n: &super::nodes::Node| n.power == Power::Waking;
+        let held = waits && self.wake_for_first() || self.nodes.all.iter().any(wakes);
+        let l = &mut self.leeway;
+        if held {
+            l.held_since.get_or_insert(self.now);
+        } else if l.held_since.take().is_some() {
+            l.waking = l.waking.max(std::mem::take(&mut l.held_cost));
+        }
+        if !waits && l.waking > 0 && l.balance >= l.waking {
+            self.sleep();
+        }
+    }
+
+    fn sleep(&mut self) {
+        let mut next: Option<Time> = None;
+        let mut sleepers = Vec::new();
+        for island in &self.nodes.islands {
+            let Some(after) = sleeps_after(&island.kind) else {
+                continue;
+            };
+            for class in &island.classes {
+                for id in class.idle.iter() {
+                    let node = self.nodes.node(id);
+                    let at = node.idle_since.saturating_add(after);
+                    // Its data would not be there for others.
+                    if !node.planned.is_empty() || !node.held.is_empty() {
+                        continue;
+                    }
+                    if at <= self.now {
+                        sleepers.push(id);
+                    } else {
+                        next = Some(next.map_or(at, |n| n.min(at)));
+                    }
+                }
+            }
+        }
+        for id in sleepers {
+            self.nodes.set_power(id, Power::Asleep);
+            self.emit(SiteAction::Sleep { node: id });
+        }
+        self.deadline = [self.deadline, next].into_iter().flatten().min();
+    }
+
+    /// Whether nodes that run will be free for a job before it has been put off too long.
+    fn worth_putting_off(&mut self, w: &Waiting) -> bool {
+        let Some(state) = self.job(w.job).filter(|_| self.under_way > 0) else {
+            return false;
+        };
+        let most = state.job.expect / 100 * u64::from(self.policy.slow_down);
+        let latest = state.ready.saturating_add(most);
+        let soon = self.earliest(w).is_some_and(|s| s.at <= latest);
+        if soon && self.now < latest {
+            self.remind(latest);
+        }
+        soon && self.now < latest
+    }
+
+    /// Wakes as many nodes as the first in the queue lacks, or puts it off. False if no sleeping node could help it.
+    fn wake_for_first(&mut self) -> bool {
+        let all = Fit::room(u32::MAX, u32::MAX);
+        let Some(w) = self.queue.next(None, &all) else {
+            return false;
+        };
+        let Some(job) = self.job(w.job).map(|s| s.job.clone()) else {
+            return false;
+        };
+        let count = |island: usize, mode: Mode, power: Power| {
+            let there = self.nodes.all.iter().filter(|n| {
+                let free = n.guests.is_empty() && n.power == power;
+                usize::from(n.island) == island && n.mode == mode && free
+            });
+            there.count() as u32
+        };
+        let places: Vec<(usize, Mode)> = (0..self.nodes.islands.len())
+            .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
+            .filter(|(i, m)| self.nodes.suits(&job, *i, *m))
+            .collect();
+        let coming =
+            |p: &(usize, Mode)| count(p.0, p.1, Power::Up) + count(p.0, p.1, Power::Waking);
+        if places.iter().any(|p| coming(p) >= job.nodes) {
+            return false;
+        }
+        let enough = places
+            .iter()
+            .find(|p| coming(p) + count(p.0, p.1, Power::Asleep) >= job.nodes);
+        let islands: Vec<usize> = places.iter().map(|p| p.0).collect();
+        let (wanted, lack): (Vec<(usize, Mode)>, u32) = match enough {
+            Some(p) => (vec![*p], job.nodes - coming(p)),
+            // Nodes have to come free, or to be rebooted: all of them may be.
+            None => (
+                islands
+                    .into_iter()
+                    .flat_map(|i| MODES.iter().map(move |m| (i, *m)))
+                    .collect(),
+                job.nodes,
+            ),
+        };
+        let asleep = (0u32..).zip(&self.nodes.all).filter(|(_, n)| {
+            n.power == Power::Asleep && wanted.contains(&(usize::from(n.island), n.mode))
+        });
+        let asleep: Vec<NodeId> = asleep.map(|(i, _)| NodeId(i)).take(lack as usize).collect();
+        if asleep.is_empty() || self.worth_putting_off(&w) {
+            return !asleep.is_empty();
+        }
+        for node in asleep {
+            self.nodes.set_power(node, Power::Waking);
+            self.under_way += 1;
+            self.emit(SiteAction::Wake { node });
+        }
+        true
+    }
+}

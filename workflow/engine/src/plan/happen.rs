@@ -1,0 +1,373 @@
+//! What happens beside the life of jobs: moves end or fail, nodes change, go and come back, items are lost.
+
+use super::data::one_way;
+use super::moves::{Draft, Order, Purpose};
+use super::nodes::Power;
+use super::state::{Stage, State};
+use tarn_types::id::NodeId;
+use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, Where};
+
+impl State {
+    pub(crate) fn apply(&mut self, event: &SiteEvent) {
+        match event {
+            SiteEvent::Submitted { jobs, items } => self.submitted(jobs, items),
+            SiteEvent::Moved { id } => self.moved(*id),
+            SiteEvent::MoveFailed { id } => self.move_failed(*id),
+            SiteEvent::Ended { job, ok, sizes } => self.ended(*job, *ok, sizes),
+            SiteEvent::ModeSet { node, ok } => self.mode_set(*node, *ok),
+            SiteEvent::Awake { node } => {
+                self.under_way = self.under_way.saturating_sub(1);
+                let now = self.now;
+                self.nodes.set_power(*node, Power::Up);
+                self.nodes.node_mut(*node).idle_since = now;
+            }
+            SiteEvent::NodeLost { node } => self.node_lost(*node),
+            SiteEvent::NodeBack { node } => {
+                let mode = self.nodes.kind(*node).mode;
+                self.nodes.set_mode(*node, mode);
+                self.nodes.set_power(*node, Power::Up);
+            }
+            SiteEvent::Timer => {}
+        }
+    }
+
+    fn moved(&mut self, id: MoveId) {
+        let Some(order) = self.over(id) else {
+            return;
+        };
+        let m = &order.what;
+        match (&m.to, &order.purpose) {
+            (Where::Outside, purpose) => self.is_outside(m.item, purpose),
+            (Where::Nodes(_), _) if m.direct => {}
+            (Where::Nodes(_), _) => self.arrived(m),
+        }
+        if let Purpose::Room = order.purpose
+            && let Where::Nodes(from) = &m.from
+        {
+            // It lies elsewhere now: here it can go.
+            for n in from.iter() {
+                let here = self.item(m.item).and_then(|i| {
+                    let free = |l: &&super::state::Layout| l.pins == 0 && l.present() && l.has(*n);
+                    i.layouts.iter().find(free).cloned()
+                });
+                if let Some(l) = here {
+                    self.drop_layout(m.item, &l.nodes, l.spread);
+                }
+            }
+        }
+        self.wake(&order);
+        self.tidy(m.item);
+    }
+
+    fn is_outside(&mut self, id: ItemId, purpose: &Purpose) {
+        if let Some(item) = self.item_mut(id) {
+            (item.outside, item.leaving) = (true, None);
+        }
+        if let Purpose::Output(job) = purpose {
+            self.next_in_turn(*job);
+            self.one_move_less(*job);
+        }
+        if let Some(producer) = self.item(id).and_then(|i| i.producer) {
+            self.settle(producer);
+        }
+    }
+
+    /// A job's program has read an item by itself.
+    fn own_arrived(&mut self, id: JobId) {
+        if let Some(state) = self.job_mut(id) {
+            state.own_left = state.own_left.saturating_sub(1);
+        }
+        if self.next_in_turn(id) {
+            self.run_if_there(id);
+        } else {
+            // The next item that it was to read is nowhere any more.
+            self.abort(id);
+            self.begin_anew(id);
+        }
+    }
+
+    fn one_move_less(&mut self, id: JobId) {
+        let Some(state) = self.job_mut(id) else {
+            return;
+        };
+        state.moving = state.moving.saturating_sub(1);
+        match (state.stage, state.moving) {
+            (Stage::Draining, 0) => self.finish(id),
+            (Stage::Staging, 0) => self.run_if_there(id),
+            (Stage::Planned, 0) => self.begin_planned(id),
+            _ => {}
+        }
+    }
+
+    /// Those that waited for a move, and those that wanted to take from where it went. What still waits for the store
+    /// looks for the best way again.
+    fn wake(&mut self, order: &Order) {
+        if matches!(order.what.to, Where::Nodes(_)) && !order.what.direct {
+            for id in self.waiting_for_store(order.what.item) {
+                if let Some(waiting) = self.over(id) {
+                    self.look_again(waiting);
+                }
+            }
+        }
+        match &order.purpose {
+            Purpose::Input(jobs) if order.what.direct => {
+                for job in jobs.clone() {
+                    self.own_arrived(job);
+                }
+            }
+            Purpose::Input(jobs) => {
+                for job in jobs.clone() {
+                    self.one_move_less(job);
+                }
+            }
+            _ => {}
+        }
+        let readers = self.item(order.what.item).map(|i| i.readers.clone());
+        for reader in readers.unwrap_or_default() {
+            if self.job(reader).is_some_and(|j| j.follows) {
+                self.refetch(reader);
+            }
+        }
+    }
+
+    /// A move that has not begun is taken back: whoever waits for it chooses anew.
+    fn look_again(&mut self, order: Order) {
+        if let Where::Nodes(nodes) = &order.what.to {
+            self.unlay(order.what.item, nodes, order.what.spread);
+        }
+        if let Purpose::Input(jobs) = order.purpose {
+            for job in jobs {
+                self.refetch(job);
+            }
+        }
+    }
+
+    fn move_failed(&mut self, id: MoveId) {
+        let Some(order) = self.over(id) else {
+            return;
+        };
+        let m = &order.what;
+        if let (Where::Nodes(nodes), false) = (&m.to, m.direct) {
+            self.unlay(m.item, nodes, one_way(nodes, m.spread));
+        }
+        if m.to == Where::Outside
+            && let Some(item) = self.item_mut(m.item)
+        {
+            item.leaving = None;
+        }
+        match order.purpose.clone() {
+            Purpose::Input(_) | Purpose::Output(_) if order.in_turn() => self.again(&order),
+            Purpose::Input(jobs) => {
+                for job in jobs {
+                    self.refetch(job);
+                }
+            }
+            Purpose::Output(_) => {}
+            Purpose::Deliver => self.deliver(m.item),
+            Purpose::Room | Purpose::Spare => {}
+        }
+        let readers = self.item(m.item).map(|i| i.readers.clone());
+        for reader in readers.unwrap_or_default() {
+            if self.job(reader).is_some_and(|j| j.follows) {
+                self.refetch(reader);
+            }
+        }
+    }
+
+    /// What a job reads or writes itself and that failed, it reads or writes again.
+    fn again(&mut self, order: &Order) {
+        let m = &order.what;
+        if m.job.is_some_and(|j| self.has_nodes(j)) {
+            self.order(Draft {
+                item: m.item,
+                bytes: m.bytes,
+                from: m.from.clone(),
+                to: m.to.clone(),
+                spread: m.spread,
+                direct: m.direct,
+                job: m.job,
+                urgency: m.urgency,
+                purpose: order.purpose.clone(),
+            });
+        }
+    }
+
+    fn mode_set(&mut self, node: NodeId, ok: bool) {
+        self.under_way = self.under_way.saturating_sub(1);
+        let now = self.now;
+        if let Power::Booting(mode) = self.nodes.node(node).power {
+            if ok {
+                self.nodes.set_mode(node, mode);
+            }
+            self.nodes.set_power(node, Power::Up);
+            self.nodes.node_mut(node).idle_since = now;
+        }
+    }
+
+    fn node_lost(&mut self, node: NodeId) {
+        let was = self.nodes.node(node).power;
+        if matches!(was, Power::Waking | Power::Booting(_)) {
+            self.under_way = self.under_way.saturating_sub(1);
+        }
+        self.nodes.set_power(node, Power::Lost);
+        let failed: Vec<Order> = self
+            .moves_touching(node)
+            .into_iter()
+            .filter_map(|id| self.over(id))
+            .collect();
+        for order in &failed {
+            if let (Where::Nodes(nodes), false) = (&order.what.to, order.what.direct) {
+                self.unlay(order.what.item, nodes, one_way(nodes, order.what.spread));
+            }
+            if order.what.to == Where::Outside
+                && let Some(item) = self.item_mut(order.what.item)
+            {
+                item.leaving = None;
+            }
+        }
+        let planned: Vec<JobId> = self.nodes.node(node).planned.iter().copied().collect();
+        let guests: Vec<JobId> = self.nodes.node(node).guests.iter().map(|g| g.0).collect();
+        let mut again = Vec::new();
+        for id in planned {
+            self.unplan(id);
+            again.push(id);
+        }
+        for id in guests {
+            let handed = self.job(id).filter(|s| s.stage == Stage::Handed);
+            let Some(first) = handed else {
+                self.abort(id);
+                again.push(id);
+                continue;
+            };
+            // What runs on its other nodes goes on; else the rest of the script queues for itself.
+            if let Some(successor) = first.successor.filter(|h| self.has_nodes(*h)) {
+                if self
+                    .job(successor)
+                    .is_some_and(|h| !h.nodes.contains(&node))
+                {
+                    continue;
+                }
+                self.abort(successor);
+                again.push(successor);
+            }
+            if self.job(id).is_some_and(|s| s.stage == Stage::Handed) {
+                self.release(id);
+                self.done(id);
+            }
+        }
+        self.lose_items(node);
+        for id in again {
+            self.begin_anew(id);
+        }
+        for order in failed {
+            match order.purpose {
+                Purpose::Input(jobs) => jobs.into_iter().for_each(|j| self.refetch(j)),
+                Purpose::Deliver => self.deliver(order.what.item),
+                _ => {}
+            }
+        }
+        self.refetch_followers();
+    }
+
+    fn has_nodes(&self, id: JobId) -> bool {
+        let having = [Stage::Staging, Stage::Running, Stage::Draining];
+        self.job(id).is_some_and(|s| having.contains(&s.stage))
+    }
+
+    /// A job's nodes are gone under it.
+    fn abort(&mut self, id: JobId) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let (nodes, promised) = (state.nodes.clone(), state.promised);
+        if !self.has_nodes(id) {
+            return self.withdraw(id);
+        }
+        let moves = self.moves_of(id);
+        for m in moves {
+            self.emit(SiteAction::Cancel { id: m });
+            if let Some(order) = self.over(m)
+                && let (Where::Nodes(to), false) = (&order.what.to, order.what.direct)
+            {
+                self.unlay(order.what.item, to, one_way(to, order.what.spread));
+            }
+        }
+        self.unpin_inputs(id);
+        self.promise_space(&nodes, promised, false);
+        self.release(id);
+    }
+
+    /// Everything that lay on a node is gone; what lies nowhere else is made again if somebody needs it.
+    fn lose_items(&mut self, node: NodeId) {
+        let held: Vec<ItemId> = self.nodes.node(node).held.iter().copied().collect();
+        for id in held {
+            // All of a layout is gone with a part of it, without a word.
+            let layouts = self.item(id).map(|i| i.layouts.clone());
+            for l in layouts.unwrap_or_default() {
+                if l.has(node) {
+                    self.unlay(id, &l.nodes, l.spread);
+                }
+            }
+            let lost = self.item(id).is_some_and(|i| {
+                let needed = !i.readers.is_empty() || i.item.keep;
+                i.made && i.layouts.is_empty() && !i.outside && needed
+            });
+            if lost {
+                self.make_again(id);
+            }
+        }
+        let lost = self.nodes.node_mut(node);
+        lost.used = 0;
+        lost.held.clear();
+    }
+
+    /// An item that somebody needs lies nowhere: its producer runs again.
+    pub(crate) fn make_again(&mut self, id: ItemId) {
+        let Some(item) = self.item_mut(id) else {
+            return;
+        };
+        item.made = false;
+        let producer = item.producer;
+        for reader in item.readers.clone() {
+            self.waits_again(reader);
+        }
+        let done = |s: &super::state::JobState| s.stage == Stage::Done;
+        let Some(producer) = producer.filter(|p| self.job(*p).is_some_and(done)) else {
+            return;
+        };
+        let flow = self.job(producer).and_then(|s| s.job.flow);
+        if let Some(f) = flow.and_then(|f| self.flows.get_mut(&f)) {
+            f.left += 1;
+        }
+        if let Some(state) = self.job_mut(producer) {
+            state.attempt = 0;
+        }
+        self.begin_anew(producer);
+    }
+
+    /// One of the inputs of a job is missing again.
+    fn waits_again(&mut self, id: JobId) {
+        match self.job(id).map(|s| s.stage) {
+            Some(Stage::Queued) => self.dequeue(id),
+            Some(Stage::Planned) => self.unplan(id),
+            Some(Stage::Blocked) => {}
+            // It has what it needs on its own nodes, or is looked at with them.
+            _ => return,
+        }
+        if let Some(state) = self.job_mut(id) {
+            state.stage = Stage::Blocked;
+            state.lacks += 1;
+        }
+    }
+
+    fn refetch_followers(&mut self) {
+        let follow: Vec<JobId> = (0u32..)
+            .zip(&self.jobs)
+            .filter(|(_, s)| s.as_ref().is_some_and(|s| s.follows))
+            .map(|(i, _)| JobId(i))
+            .collect();
+        for id in follow {
+            self.refetch(id);
+        }
+    }
+}

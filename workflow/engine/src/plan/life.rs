@@ -1,0 +1,795 @@
+//! The life of a job: planned, allocated, staged, run, drained, released; or taken back to the queue.
+
+use super::data::{Way, duration, each};
+use super::moves::{Draft, Purpose};
+use super::nodes::Ends;
+use super::state::{MAX_ATTEMPTS, Stage, State};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tarn_types::id::NodeId;
+use tarn_types::policy::DataMode;
+use tarn_types::site::{
+    Input, ItemId, Job, JobId, MoveId, Nodes, SiteAction, Spread, Urgency, Where, Why,
+};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// A job puts up with its data or its node being late by this share of its run time, one in so many: it holds a free node
+/// while its data comes, and waits for a planned one.
+pub(crate) const HOLDS: u64 = 10;
+
+impl State {
+    /// Bytes that a job writes on each of its nodes.
+    pub(crate) fn written(&self, job: &Job) -> u64 {
+        let items = job.writes.iter().filter_map(|i| self.item(*i));
+        items
+            .map(|i| each(i.item.bytes, job.nodes as usize, Spread::Share))
+            .sum()
+    }
+
+    /// A job is to run on these nodes as soon as its data is there and they are free: its data begins to move. False if
+    /// there is no space for it now.
+    pub(crate) fn plan(&mut self, id: JobId, nodes: &[NodeId], begin: Time, why: Why) -> bool {
+        let Some(job) = self.job(id).map(|j| j.job.clone()) else {
+            return false;
+        };
+        if !self.make_space(id, &job, nodes) {
+            return false;
+        }
+        self.dequeue(id);
+        let nodes: Nodes = Arc::from(nodes);
+        for n in nodes.iter() {
+            self.nodes.plan(*n, id);
+        }
+        let max_wait = begin.saturating_add((job.expect / HOLDS).max(SECOND));
+        if let Some(state) = self.job_mut(id) {
+            state.stage = Stage::Planned;
+            state.nodes = nodes.clone();
+            (state.begins, state.max_wait) = (begin, max_wait);
+        }
+        self.plans.insert((max_wait, id));
+        self.emit(SiteAction::Plan {
+            job: id,
+            nodes,
+            begin,
+            why,
+        });
+        let free = nodes_free(self, &job, id);
+        self.fetch(id, if free { Urgency::Now } else { Urgency::Ahead });
+        self.begin_planned(id);
+        true
+    }
+
+    /// Decides whether a job's data goes through the tiers of its nodes, and makes room there. False while there is none.
+    fn make_space(&mut self, id: JobId, job: &Job, nodes: &[NodeId]) -> bool {
+        let written = self.written(job);
+        let mut missing = 0u64;
+        let mut inputs = 0u64;
+        let mut past = 0u64;
+        let mut past_tiers = BTreeSet::new();
+        for input in &job.reads {
+            let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
+            let share = each(bytes, nodes.len(), input.spread);
+            if self.outside_is_faster(input.item, nodes) {
+                past_tiers.insert(input.item);
+                past = past.saturating_add(share);
+                continue;
+            }
+            inputs = inputs.saturating_add(share);
+            if matches!(
+                self.way(input.item, nodes, input.spread).0,
+                Way::From(..) | Way::Follow
+            ) {
+                missing = missing.saturating_add(share);
+            }
+        }
+        let least = nodes.iter().map(|n| self.nodes.capacity(*n)).min();
+        let never = inputs.saturating_add(written) > least.unwrap_or(0);
+        let bytes = missing.saturating_add(written);
+        let mut direct = never && bytes > 0;
+        if !direct {
+            self.pin_inputs(job, nodes, true);
+            let mut all = true;
+            for n in nodes {
+                let kept = if bytes > 0 { self.claimed(*n, id) } else { 0 };
+                all &= self.room(*n, bytes.saturating_add(kept));
+            }
+            self.pin_inputs(job, nodes, false);
+            // When nothing is under way that could free room, or that takes too long, it does without.
+            if !all && self.under_way > 0 {
+                let room = nodes.iter().map(|n| self.room_in(*n, bytes, id)).max();
+                let without = self.without_tiers(missing, written, nodes.len(), job);
+                if !self.may_do_without(id) || room.is_none_or(|r| r <= without) {
+                    self.keep_room(id, nodes, bytes);
+                    return false;
+                }
+            }
+            direct = !all;
+        }
+        self.roomless.remove(&id);
+        let io = match direct {
+            true => self.outside_time(past.saturating_add(missing), written, nodes.len()),
+            false => {
+                let outside = self.outside_time(past, 0, nodes.len());
+                outside.saturating_add(self.on_tiers(nodes, inputs, written))
+            }
+        };
+        if let Some(state) = self.job_mut(id) {
+            state.io = io;
+            state.direct = direct;
+            state.past_tiers = past_tiers;
+            state.promised = if direct { 0 } else { written };
+        }
+        self.promise_space(nodes, if direct { 0 } else { written }, true);
+        true
+    }
+
+    /// How long a job reads and writes so many bytes outside by itself on each of its nodes.
+    pub(crate) fn outside_time(&self, reads: u64, writes: u64, nodes: usize) -> Nanos {
+        let all = |bytes: u64| bytes.saturating_mul(nodes as u64);
+        let reads = self.reads_outside(all(reads), nodes);
+        reads.saturating_add(self.writes_outside(all(writes), nodes))
+    }
+
+    /// How long it reads and writes so many bytes on each of its nodes' tiers.
+    pub(crate) fn on_tiers(&self, nodes: &[NodeId], reads: u64, writes: u64) -> Nanos {
+        let kind = nodes.first().map(|n| self.nodes.kind(*n));
+        let rates = kind.and_then(|k| k.tiers.first()).map(|t| t.rates);
+        let rates = rates.unwrap_or_default();
+        duration(reads, rates.read).saturating_add(duration(writes, rates.write))
+    }
+
+    /// The same for a job that could go through its nodes' tiers, and what others lose by it: they read that outside too.
+    pub(crate) fn without_tiers(&self, reads: u64, writes: u64, nodes: usize, job: &Job) -> Nanos {
+        let read_later = |i: &ItemId| self.item(*i).is_some_and(|i| !i.readers.is_empty());
+        let again = match job.writes.iter().any(read_later) {
+            true => writes,
+            false => 0,
+        };
+        self.outside_time(reads.saturating_add(again), writes, nodes)
+    }
+
+    pub(crate) fn promise_space(&mut self, nodes: &[NodeId], bytes: u64, take: bool) {
+        for n in nodes {
+            let node = self.nodes.node_mut(*n);
+            node.used = match take {
+                true => node.used.saturating_add(bytes),
+                false => node.used.saturating_sub(bytes),
+            };
+        }
+    }
+
+    /// Holds what lies there already, while room is made for the rest.
+    fn pin_inputs(&mut self, job: &Job, nodes: &[NodeId], pin: bool) {
+        for input in &job.reads {
+            if let Way::There(at, spread) = self.way(input.item, nodes, input.spread).0 {
+                match pin {
+                    true => self.pin(input.item, &at, spread),
+                    false => self.unpin(input.item, &at, spread),
+                }
+            }
+        }
+    }
+
+    /// Brings what a job lacks to its nodes. It counts the moves that it has to wait for.
+    pub(crate) fn fetch(&mut self, id: JobId, urgency: Urgency) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let (job, nodes, direct) = (state.job.clone(), state.nodes.clone(), state.direct);
+        let past_tiers = state.past_tiers.clone();
+        let mut retained = 0;
+        let holds = state.stage == Stage::Staging;
+        let (mut waits, mut follows) = (0, false);
+        for input in &job.reads {
+            let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
+            let all = match input.spread {
+                Spread::Share => bytes,
+                Spread::Whole => bytes.saturating_mul(nodes.len() as u64),
+            };
+            if past_tiers.contains(&input.item) {
+                if holds && self.reads_itself(id, input.item) {
+                    self.bring(id, *input, Where::Outside, all, &nodes, true, urgency);
+                }
+                continue;
+            }
+            match self.way(input.item, &nodes, input.spread).0 {
+                Way::There(at, spread) => {
+                    self.pin_for(id, input.item, &at, spread);
+                    retained += all;
+                }
+                Way::Coming(order, at, spread) => {
+                    self.pin_for(id, input.item, &at, spread);
+                    self.hurry(order, urgency);
+                    if let Some(Purpose::Input(jobs)) = self.purpose_mut(order) {
+                        jobs.push(id);
+                        waits += 1;
+                    } else if let Some(purpose) = self.purpose_mut(order) {
+                        *purpose = Purpose::Input(vec![id]);
+                        waits += 1;
+                    }
+                }
+                Way::From(from, travels) => {
+                    // A direct move is the program's own: it begins with the job.
+                    if !direct {
+                        self.bring(id, *input, from, travels, &nodes, direct, urgency);
+                        waits += 1;
+                    } else if holds && self.reads_itself(id, input.item) {
+                        self.bring(id, *input, from, travels, &nodes, direct, urgency);
+                    }
+                }
+                Way::Follow | Way::Nowhere => {
+                    waits += 1;
+                    follows = true;
+                }
+            }
+        }
+        if let Some(state) = self.job_mut(id) {
+            (state.moving, state.retained, state.follows) = (waits, retained, follows);
+        }
+    }
+
+    /// Whether a job's program has yet to begin reading an item by itself.
+    fn reads_itself(&mut self, id: JobId, item: ItemId) -> bool {
+        let Some(state) = self.job_mut(id) else {
+            return false;
+        };
+        let first = state.own.insert(item);
+        state.own_left += u32::from(first);
+        first
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn bring(
+        &mut self,
+        id: JobId,
+        input: Input,
+        from: Where,
+        bytes: u64,
+        nodes: &Nodes,
+        direct: bool,
+        urgency: Urgency,
+    ) {
+        let draft = Draft {
+            item: input.item,
+            bytes,
+            from,
+            to: Where::Nodes(nodes.clone()),
+            spread: input.spread,
+            direct,
+            job: Some(id),
+            urgency,
+            purpose: Purpose::Input(vec![id]),
+        };
+        if direct {
+            return self.order_in_turn(id, draft);
+        }
+        let order = self.order(draft);
+        self.lay(input.item, nodes, input.spread, Some(order));
+        self.pin_for(id, input.item, nodes, input.spread);
+    }
+
+    /// Looks again what a job lacks: something that it waits for has come to another node, or did not come.
+    pub(crate) fn refetch(&mut self, id: JobId) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let urgency = match state.stage {
+            Stage::Planned => Urgency::Ahead,
+            Stage::Staging => Urgency::Now,
+            _ => return,
+        };
+        self.unpin_inputs(id);
+        self.forget_waits(id);
+        self.fetch(id, urgency);
+        match urgency {
+            Urgency::Now => self.run_if_there(id),
+            _ => self.begin_planned(id),
+        }
+    }
+
+    /// Takes a job from the lists of those that wait for moves.
+    fn forget_waits(&mut self, id: JobId) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let job = state.job.clone();
+        let mut moves: Vec<MoveId> = Vec::new();
+        for input in &job.reads {
+            let item = self.item(input.item);
+            moves.extend(
+                item.iter()
+                    .flat_map(|i| i.layouts.iter().filter_map(|l| l.coming)),
+            );
+        }
+        for order in moves {
+            if let Some(Purpose::Input(jobs)) = self.purpose_mut(order) {
+                jobs.retain(|j| *j != id);
+            }
+        }
+    }
+
+    /// A planned job begins once its data is there and its nodes are free.
+    pub(crate) fn begin_planned(&mut self, id: JobId) {
+        let Some(state) = self.job(id).filter(|s| s.stage == Stage::Planned) else {
+            return;
+        };
+        let waits = state.moving > 0 && !state.direct;
+        let (job, nodes, retained) = (state.job.clone(), state.nodes.clone(), state.retained);
+        if waits || !nodes.iter().all(|n| self.nodes.free_for(&job, *n)) {
+            return;
+        }
+        let w = self.waiting(id);
+        let until = self.now.saturating_add(job.limit);
+        if w.is_some_and(|w| self.breaks_promise(&w, &nodes, until)) {
+            self.unplan(id);
+            return self.enqueue(id);
+        }
+        self.forget_plan(id, &nodes);
+        let why = match retained {
+            0 => Why::First,
+            _ => Why::WithData,
+        };
+        self.take_nodes(id, &nodes, why);
+        if reads_by_itself(self, id) {
+            self.unpin_inputs(id);
+            self.fetch(id, Urgency::Now);
+            if let Some(state) = self.job_mut(id) {
+                state.retained = retained;
+            }
+        }
+        self.run_if_there(id);
+    }
+
+    /// A job gets free nodes now; it holds them while its data moves.
+    pub(crate) fn begin(&mut self, id: JobId, nodes: &[NodeId], why: Why) -> bool {
+        let Some(job) = self.job(id).map(|j| j.job.clone()) else {
+            return false;
+        };
+        match self.policy.data_mode {
+            DataMode::Keep => {
+                if !self.make_space(id, &job, nodes) {
+                    return false;
+                }
+            }
+            DataMode::Cache => self.cache_space(id, &job, nodes),
+            DataMode::StageThrough => {
+                if let Some(state) = self.job_mut(id) {
+                    (state.direct, state.promised) = (true, 0);
+                }
+            }
+        }
+        self.dequeue(id);
+        let nodes: Nodes = Arc::from(nodes);
+        self.take_nodes(id, &nodes, why);
+        self.fetch(id, Urgency::Now);
+        self.run_if_there(id);
+        true
+    }
+
+    /// With `cache`: what has room on the tiers (after older things have gone) is left there, everything else is not.
+    pub(crate) fn cache_space(&mut self, id: JobId, job: &Job, nodes: &[NodeId]) {
+        let direct = !self.make_space(id, job, nodes);
+        self.roomless.remove(&id);
+        if let Some(state) = self.job_mut(id)
+            && direct
+        {
+            (state.direct, state.promised) = (true, 0);
+        }
+    }
+
+    pub(crate) fn take_nodes(&mut self, id: JobId, nodes: &Nodes, why: Why) {
+        let ends = self.ends(id);
+        let now = self.now;
+        let Some(state) = self.job_mut(id) else {
+            return;
+        };
+        state.stage = Stage::Staging;
+        state.own.clear();
+        state.own_left = 0;
+        state.in_turn.clear();
+        state.nodes = nodes.clone();
+        state.began = now;
+        let job = state.job.clone();
+        self.pay_for_wait(id);
+        if why != Why::Continues {
+            self.nodes.take(id, &job, nodes, ends);
+            self.overtaken(nodes, id);
+        }
+        self.under_way += 1;
+        if self.promise.as_ref().is_some_and(|p| p.job == id) {
+            self.promise = None;
+        }
+        self.emit(SiteAction::Allocate {
+            job: id,
+            nodes: nodes.clone(),
+            why,
+        });
+    }
+
+    /// When a job's nodes are expected to be free: at its limit, but those that the next steps of its workflow will go
+    /// on to use later: a workflow's resources are reserved as a whole.
+    fn ends(&self, id: JobId) -> Ends {
+        /// Steps ahead that are looked at.
+        const AHEAD: usize = 64;
+        let Some(state) = self.job(id) else {
+            return Vec::new();
+        };
+        let mut at = self.now.saturating_add(state.job.limit);
+        let mut left = state.job.nodes;
+        let mut ends = Vec::new();
+        // Who overtakes reserves no more than it has: the rest of it would delay others beyond what was promised.
+        let whole = state.job.cores == 0 && !self.overtakes(id);
+        if self.policy.data_mode == DataMode::Keep && whole {
+            let mut job = id;
+            for _ in 0..AHEAD {
+                let Some((next, nodes, limit)) = self.main_successor(job) else {
+                    break;
+                };
+                if nodes < left {
+                    ends.push((at, left - nodes));
+                    left = nodes;
+                }
+                at = at.saturating_add(limit);
+                job = next;
+            }
+        }
+        ends.push((at, left));
+        ends
+    }
+
+    /// The job that reads most of what a job writes, if it takes whole nodes and no more of them.
+    fn main_successor(&self, id: JobId) -> Option<(JobId, u32, Time)> {
+        let state = self.job(id)?;
+        let flow = state.job.flow?;
+        let written = state.job.writes.iter().filter_map(|i| self.item(*i));
+        let readers = written.flat_map(|i| i.readers.iter().map(move |r| (i.item.bytes, *r)));
+        let (_, next) = readers.max_by_key(|(bytes, r)| (*bytes, std::cmp::Reverse(*r)))?;
+        let job = &self.job(next)?.job;
+        let fits = job.flow == Some(flow) && job.cores == 0 && job.nodes <= state.job.nodes;
+        fits.then_some((next, job.nodes, job.limit))
+    }
+
+    /// Others may have written more than was known when space was promised: then a job writes outside by itself.
+    fn keep_within_tiers(&mut self, id: JobId) {
+        let Some(state) = self.job(id).filter(|s| !s.direct && s.promised > 0) else {
+            return;
+        };
+        let (nodes, promised) = (state.nodes.clone(), state.promised);
+        let full = |s: &Self, n: &NodeId| s.nodes.node(*n).used > s.nodes.capacity(*n);
+        for n in nodes
+            .iter()
+            .filter(|n| full(self, n))
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            self.room(n, 0);
+        }
+        if nodes.iter().any(|n| full(self, n)) {
+            self.promise_space(&nodes, promised, false);
+            if let Some(state) = self.job_mut(id) {
+                (state.direct, state.promised) = (true, 0);
+            }
+        }
+    }
+
+    /// Runs a job that has its nodes and its data.
+    pub(crate) fn run_if_there(&mut self, id: JobId) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        if state.stage != Stage::Staging || state.moving > 0 || state.own_left > 0 {
+            return;
+        }
+        self.keep_within_tiers(id);
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let (job, nodes, direct, retained) = (
+            state.job.clone(),
+            state.nodes.clone(),
+            state.direct,
+            state.retained,
+        );
+        let past_tiers = state.past_tiers.clone();
+        let (mut local_read, mut local_write) = (0u64, 0u64);
+        for input in &job.reads {
+            let bytes = self.item(input.item).map_or(0, |i| i.item.bytes);
+            let all = match input.spread {
+                Spread::Share => bytes,
+                Spread::Whole => bytes.saturating_mul(nodes.len() as u64),
+            };
+            let there = matches!(self.way(input.item, &nodes, input.spread).0, Way::There(..));
+            let there = there && !past_tiers.contains(&input.item);
+            if there && (!direct || self.policy.data_mode != DataMode::StageThrough) {
+                local_read = local_read.saturating_add(all);
+            }
+        }
+        if !direct {
+            for item in &job.writes {
+                self.drop_former(*item, &nodes);
+                let bytes = self.item(*item).map_or(0, |i| i.item.bytes);
+                local_write = local_write.saturating_add(bytes);
+            }
+        }
+        let Some(state) = self.job_mut(id) else {
+            return;
+        };
+        state.stage = Stage::Running;
+        state.attempt += 1;
+        let attempt = state.attempt;
+        self.emit(SiteAction::Run {
+            job: id,
+            attempt,
+            local_read,
+            local_write,
+            to_tiers: !direct,
+            retained,
+        });
+    }
+
+    /// What an earlier run of the same job left on the same nodes goes before it writes it again.
+    fn drop_former(&mut self, id: ItemId, nodes: &Nodes) {
+        let former = self.item(id).and_then(|i| {
+            let same = |l: &&super::state::Layout| *l.nodes == **nodes && l.pins == 0;
+            i.layouts.iter().find(same).cloned()
+        });
+        if let Some(l) = former {
+            self.drop_layout(id, &l.nodes, l.spread);
+        }
+    }
+
+    fn pin_for(&mut self, id: JobId, item: ItemId, nodes: &Nodes, spread: Spread) {
+        self.pin(item, nodes, spread);
+        if let Some(state) = self.job_mut(id) {
+            state.pinned.push((item, nodes.clone(), spread));
+        }
+    }
+
+    pub(crate) fn unpin_inputs(&mut self, id: JobId) {
+        let pinned = self.job_mut(id).map(|s| std::mem::take(&mut s.pinned));
+        for (item, nodes, spread) in pinned.unwrap_or_default() {
+            self.unpin(item, &nodes, spread);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, id: JobId, ok: bool, sizes: &[(ItemId, u64)]) {
+        let Some(state) = self.job(id).filter(|s| s.stage == Stage::Running) else {
+            return;
+        };
+        let (job, nodes) = (state.job.clone(), state.nodes.clone());
+        let (direct, promised, attempt) = (state.direct, state.promised, state.attempt);
+        self.unpin_inputs(id);
+        self.promise_space(&nodes, promised, false);
+        if let Some(state) = self.job_mut(id) {
+            (state.promised, state.stage) = (0, Stage::Draining);
+        }
+        if !ok {
+            self.release(id);
+            self.end_script(id);
+            if attempt >= MAX_ATTEMPTS {
+                self.emit(SiteAction::GiveUp { job: id });
+                return self.take_out(id);
+            }
+            return self.begin_anew(id);
+        }
+        for (item, bytes) in sizes {
+            if let Some(item) = self.item_mut(*item) {
+                item.item.bytes = *bytes;
+            }
+        }
+        let mut waits = 0;
+        for item in &job.writes {
+            let local = !direct;
+            if local {
+                self.lay(*item, &nodes, Spread::Share, None);
+            }
+            if !local || self.policy.data_mode == DataMode::Cache {
+                self.write_out(id, *item, &nodes, direct);
+                waits += 1;
+            }
+        }
+        if let Some(state) = self.job_mut(id) {
+            state.moving = waits;
+        }
+        if waits == 0 {
+            self.finish(id);
+        }
+        if !sizes.is_empty()
+            && let Some(flow) = job.flow
+        {
+            self.rank(flow);
+        }
+    }
+
+    pub(crate) fn write_out(&mut self, id: JobId, item: ItemId, nodes: &Nodes, direct: bool) {
+        let bytes = self.item(item).map_or(0, |i| i.item.bytes);
+        let draft = Draft {
+            item,
+            bytes,
+            from: Where::Nodes(nodes.clone()),
+            to: Where::Outside,
+            spread: Spread::Share,
+            direct,
+            job: Some(id),
+            urgency: Urgency::Now,
+            purpose: Purpose::Output(id),
+        };
+        self.order_in_turn(id, draft);
+    }
+
+    /// A job has ended well and its results are where others can use them.
+    pub(crate) fn finish(&mut self, id: JobId) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let (job, goes_on) = (state.job.clone(), state.successors > 0);
+        self.earn_leeway(id);
+        if goes_on {
+            if let Some(state) = self.job_mut(id) {
+                state.stage = Stage::Handed;
+            }
+        } else {
+            self.release(id);
+        }
+        for item in &job.writes {
+            self.made(*item);
+        }
+        for input in &job.reads {
+            self.read_by(input.item, id);
+        }
+        for item in &job.writes {
+            self.deliver(*item);
+            self.tidy(*item);
+        }
+        let followers = self.job_mut(id).map(|s| std::mem::take(&mut s.followers));
+        for follower in followers.unwrap_or_default() {
+            self.lacks_less(follower);
+        }
+        if !goes_on {
+            self.done(id);
+        }
+    }
+
+    fn made(&mut self, id: ItemId) {
+        let Some(item) = self.item_mut(id).filter(|i| !i.made) else {
+            return;
+        };
+        item.made = true;
+        for reader in item.readers.clone() {
+            self.lacks_less(reader);
+        }
+    }
+
+    fn lacks_less(&mut self, id: JobId) {
+        let Some(state) = self.job_mut(id) else {
+            return;
+        };
+        state.lacks = state.lacks.saturating_sub(1);
+        if state.lacks == 0 {
+            self.ready(id);
+        }
+    }
+
+    /// A job gives its nodes back; one that went on in the allocation of its script leaves that to the last.
+    pub(crate) fn release(&mut self, id: JobId) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let (job, nodes, attached) = (state.job.clone(), state.nodes.clone(), state.attached);
+        self.under_way = self.under_way.saturating_sub(1);
+        self.emit(SiteAction::Release { job: id });
+        if attached {
+            return self.detach(id);
+        }
+        // Without its nodes it lends none: what is left of its script queues for itself.
+        if let Some(state) = self.job_mut(id) {
+            state.successors = 0;
+        }
+        let now = self.now;
+        self.nodes.give(now, id, &job, &nodes);
+        self.begin_planned_on(&nodes);
+    }
+
+    /// Nodes are free: what was planned there may begin, the most urgent first.
+    pub(crate) fn begin_planned_on(&mut self, nodes: &[NodeId]) {
+        for n in nodes {
+            if self.nodes.node(*n).planned.is_empty() {
+                continue;
+            }
+            let planned = self.nodes.node(*n).planned.iter();
+            let mut order: Vec<_> = planned
+                .filter_map(|j| Some((self.job(*j)?.key, *j)))
+                .collect();
+            order.sort_unstable();
+            for (_, job) in order {
+                self.begin_planned(job);
+            }
+        }
+    }
+
+    /// A job that had nodes goes back to the queue.
+    pub(crate) fn begin_anew(&mut self, id: JobId) {
+        let Some(state) = self.job(id) else {
+            return;
+        };
+        let job = state.job.clone();
+        let lacks = self.need_inputs(id, &job);
+        let Some(state) = self.job_mut(id) else {
+            return;
+        };
+        state.stage = Stage::Blocked;
+        (state.lacks, state.moving, state.promised) = (lacks, 0, 0);
+        state.nodes = Arc::from([]);
+        state.in_turn.clear();
+        if lacks == 0 {
+            self.ready(id);
+        }
+    }
+
+    fn forget_plan(&mut self, id: JobId, nodes: &[NodeId]) {
+        for n in nodes {
+            self.nodes.unplan(*n, id);
+        }
+        if let Some(max_wait) = self.job(id).map(|s| s.max_wait) {
+            self.plans.remove(&(max_wait, id));
+        }
+    }
+
+    /// Planned jobs whose nodes have let them wait too long choose anew.
+    pub(crate) fn lose_patience(&mut self) {
+        while let Some((at, id)) = self.plans.first().copied().filter(|p| p.0 <= self.now) {
+            self.plans.remove(&(at, id));
+            self.unplan(id);
+            self.enqueue(id);
+        }
+        if let Some((at, _)) = self.plans.first() {
+            self.deadline = Some(self.deadline.map_or(*at, |d| d.min(*at)));
+        }
+    }
+
+    /// Takes a plan back.
+    pub(crate) fn unplan(&mut self, id: JobId) {
+        let Some(state) = self.job(id).filter(|s| s.stage == Stage::Planned) else {
+            return;
+        };
+        let (nodes, promised) = (state.nodes.clone(), state.promised);
+        self.unpin_inputs(id);
+        self.forget_waits(id);
+        self.promise_space(&nodes, promised, false);
+        self.forget_plan(id, &nodes);
+        self.emit(SiteAction::Unplan { job: id });
+        if let Some(state) = self.job_mut(id) {
+            (state.promised, state.moving) = (0, 0);
+            state.nodes = Arc::from([]);
+            state.stage = Stage::Blocked;
+        }
+    }
+
+    /// Takes a job out of whatever it waits in.
+    pub(crate) fn withdraw(&mut self, id: JobId) {
+        match self.job(id).map(|s| s.stage) {
+            Some(Stage::Queued) => self.dequeue(id),
+            Some(Stage::Planned) => self.unplan(id),
+            _ => {}
+        }
+        self.roomless.remove(&id);
+        if self.promise.as_ref().is_some_and(|p| p.job == id) {
+            self.promise = None;
+        }
+        if self.job(id).is_some_and(|s| s.attached) {
+            self.detach(id);
+        }
+    }
+}
+
+/// Whether the nodes of a planned job are free: it waits for nothing but its data.
+fn nodes_free(state: &State, job: &Job, id: JobId) -> bool {
+    let nodes = state.job(id).map(|s| s.nodes.clone());
+    nodes.is_some_and(|n| n.iter().all(|n| state.nodes.free_for(job, *n)))
+}
+
+fn reads_by_itself(state: &State, id: JobId) -> bool {
+    state
+        .job(id)
+        .is_some_and(|s| s.direct || !s.past_tiers.is_empty())
+}

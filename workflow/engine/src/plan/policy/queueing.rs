@@ -1,0 +1,145 @@
+//! What batch schedulers do: strict order, whatever fits, and backfilling.
+
+use super::super::queue::{Fit, Waiting};
+use super::super::view::{SchedulerView, Shadow};
+use super::{LOOKED_AT, Rule};
+use tarn_types::site::Why;
+use tarn_types::units::{Nanos, Time};
+
+/// First come, first served: nobody overtakes.
+pub(super) struct Fcfs;
+
+impl<D: SchedulerView> Rule<D> for Fcfs {
+    fn decide(&self, view: &mut D) {
+        let all = Fit::room(u32::MAX, u32::MAX);
+        while let Some(w) = view.next(None, &all) {
+            let Some(nodes) = view.nodes_for(&w, &[], Time::MAX) else {
+                return;
+            };
+            if !view.start(&w, &nodes, Why::First) {
+                return;
+            }
+        }
+    }
+}
+
+/// Whatever fits begins, in the order of the queue (list scheduling). With max_wait, a job that has waited longer is not
+/// overtaken any more.
+pub(super) struct Greedy {
+    pub(super) max_wait: Option<Nanos>,
+}
+
+impl<D: SchedulerView> Rule<D> for Greedy {
+    fn decide(&self, view: &mut D) {
+        let mut after: Option<Waiting> = None;
+        for _ in 0..LOOKED_AT {
+            let fit = match self.max_wait {
+                // Who does not fit has to be seen too.
+                Some(_) => Fit::room(u32::MAX, u32::MAX),
+                None => view.free(),
+            };
+            let Some(w) = view.next(after.as_ref(), &fit) else {
+                return;
+            };
+            let started = match view.nodes_for(&w, &[], Time::MAX) {
+                Some(nodes) => view.start(&w, &nodes, Why::Fits),
+                None => false,
+            };
+            if !started && self.max_wait.is_some_and(|p| view.waited(&w) >= p) {
+                return;
+            }
+            after = Some(w);
+        }
+    }
+}
+
+/// Backfilling: what does not delay the first in the queue may begin before it (Lifka 1995; Mu'alem and Feitelson 2001).
+pub(super) struct Easy;
+
+impl<D: SchedulerView> Rule<D> for Easy {
+    fn decide(&self, view: &mut D) {
+        let all = Fit::room(u32::MAX, u32::MAX);
+        let head = loop {
+            let Some(w) = view.next(None, &all) else {
+                return;
+            };
+            let started = match view.nodes_for(&w, &[], Time::MAX) {
+                Some(nodes) => view.start(&w, &nodes, Why::First),
+                None => false,
+            };
+            if !started {
+                break w;
+            }
+        };
+        if let Some(mut shadow) = view.earliest(&head) {
+            backfill(view, &head, &mut shadow, LOOKED_AT);
+        }
+    }
+}
+
+/// Starts what neither runs beyond the shadow's time nor takes nodes that the job waiting for it needs.
+pub(super) fn backfill<D: SchedulerView>(
+    view: &mut D,
+    head: &Waiting,
+    shadow: &mut Shadow,
+    looked_at: usize,
+) {
+    let mut after = *head;
+    for _ in 0..looked_at {
+        let Some(w) = view.next(Some(&after), &fit_before(view, shadow)) else {
+            return;
+        };
+        after = w;
+        if let Some(nodes) = allowed(view, &w, shadow)
+            && view.start(&w, &nodes, Why::Backfill)
+        {
+            charge(view, &w, &nodes, shadow);
+        }
+    }
+}
+
+/// What could begin at all before a shadow. Nodes of other classes do not count against it, so with several classes
+/// each job is looked at.
+pub(super) fn fit_before<D: SchedulerView>(view: &D, shadow: &Shadow) -> Fit {
+    let free = view.free();
+    Fit {
+        limit: shadow.at.saturating_sub(view.now()),
+        extra: match view.one_class() {
+            true => shadow.extra,
+            false => u32::MAX,
+        },
+        ..free
+    }
+}
+
+/// The nodes that a job may have before a shadow.
+pub(super) fn allowed<D: SchedulerView>(
+    view: &D,
+    w: &Waiting,
+    shadow: &Shadow,
+) -> Option<Vec<tarn_types::id::NodeId>> {
+    let ends = view.now().saturating_add(w.limit);
+    let late = ends > shadow.at && w.nodes > shadow.extra;
+    if late && view.class_for(w) == Some(shadow.class) {
+        return None;
+    }
+    let nodes = view.nodes_for(w, &shadow.keeps, shadow.at)?;
+    let other = view.class_of(*nodes.first()?) != shadow.class;
+    let free = other || ends <= shadow.at || w.nodes <= shadow.extra;
+    free.then_some(nodes)
+}
+
+/// Counts nodes that are kept beyond a shadow's time.
+pub(super) fn charge<D: SchedulerView>(
+    view: &D,
+    w: &Waiting,
+    nodes: &[tarn_types::id::NodeId],
+    shadow: &mut Shadow,
+) {
+    let same = nodes
+        .first()
+        .is_some_and(|n| view.class_of(*n) == shadow.class);
+    if same && view.now().saturating_add(w.limit) > shadow.at {
+        shadow.extra = shadow.extra.saturating_sub(w.nodes);
+    }
+}

@@ -1,0 +1,216 @@
+//! The event log: records as checksummed lines.
+
+use crate::lines::{LineError, LineReader, LineWriter};
+use std::io;
+use std::path::{Path, PathBuf};
+use tarn_ports::{Journal, JournalError, Record};
+use tarn_types::units::Time;
+
+/// Name and version of the format: the first line.
+pub const FORMAT: &str = "tarn-log 1";
+
+/// Reads the records of a log, up to its end or its torn tail. Yields nothing after an error.
+pub struct LogReader {
+    lines: LineReader,
+    check: Sequence,
+}
+
+/// What makes a record the next one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sequence {
+    seq: u64,
+    now: Time,
+}
+
+impl Sequence {
+    fn accept(&mut self, record: &Record) -> Result<(), String> {
+        let (seq, now) = (record.seq, record.now);
+        if seq != self.seq {
+            return Err(format!(
+                "it is record {seq} where record {} is due",
+                self.seq
+            ));
+        }
+        if now < self.now {
+            return Err(format!(
+                "its time {now} is before that of the record before, {}",
+                self.now
+            ));
+        }
+        *self = Self { seq: seq + 1, now };
+        Ok(())
+    }
+}
+
+impl LogReader {
+    /// Opens a log.
+    ///
+    /// # Errors
+    /// When it cannot be read or is of another format.
+    pub fn open(path: &Path) -> Result<Self, LineError> {
+        let lines = LineReader::open(path, FORMAT)?;
+        let check = Sequence::default();
+        Ok(Self { lines, check })
+    }
+
+    /// Bytes of the intact records read so far, the first line included.
+    pub fn good(&self) -> u64 {
+        self.lines.good()
+    }
+
+    fn parse(&mut self) -> Result<Option<Record>, LineError> {
+        let Some(text) = self.lines.next_line()? else {
+            return Ok(None);
+        };
+        let parsed = serde_json::from_slice::<Record>(text);
+        let checked = parsed
+            .map_err(|e| format!("it is not a record that this version of tarn knows ({e})"))
+            .and_then(|record| self.check.accept(&record).map(|()| record));
+        match checked {
+            Ok(record) => Ok(Some(record)),
+            Err(what) => {
+                self.lines.stop();
+                Err(LineError::damaged(
+                    self.lines.path(),
+                    self.lines.line(),
+                    what,
+                ))
+            }
+        }
+    }
+}
+
+impl Iterator for LogReader {
+    type Item = Result<Record, LineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.parse().transpose()
+    }
+}
+
+/// Reads a log that grows: each look goes on where the one before has ended. What is only half there is waited for.
+pub struct LogFollower {
+    path: PathBuf,
+    /// Bytes and lines that have been read.
+    good: u64,
+    lines: u64,
+    check: Sequence,
+}
+
+impl LogFollower {
+    /// Nothing of it has been read yet.
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            good: 0,
+            lines: 0,
+            check: Sequence::default(),
+        }
+    }
+
+    /// Hands over the records that are new. The file is opened anew each time: network file systems show only then what
+    /// another node has written.
+    ///
+    /// # Errors
+    /// When the log cannot be read or is damaged; what came before has been handed over.
+    pub fn read(&mut self, mut each: impl FnMut(Record)) -> Result<(), LineError> {
+        let lines = LineReader::open_behind(&self.path, FORMAT, self.good, self.lines)?;
+        let mut reader = LogReader {
+            lines,
+            check: self.check,
+        };
+        self.keep(&reader);
+        while let Some(record) = reader.next() {
+            each(record?);
+            self.keep(&reader);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, reader: &LogReader) {
+        (self.good, self.lines) = (reader.good(), reader.lines.line());
+        self.check = reader.check;
+    }
+
+    /// Whether something that was read has been cut off again, as an append that failed is. Reading begins anew then.
+    ///
+    /// # Errors
+    /// When the log cannot be looked at.
+    pub fn was_cut(&mut self) -> Result<bool, LineError> {
+        let found = std::fs::metadata(&self.path).map_err(LineError::io("read", &self.path))?;
+        let cut = found.len() < self.good;
+        if cut {
+            *self = Self::new(&self.path);
+        }
+        Ok(cut)
+    }
+}
+
+/// Appends records to a log.
+pub struct LogWriter {
+    lines: LineWriter,
+    check: Sequence,
+}
+
+/// A log that was opened for append.
+pub struct Opened {
+    /// To go on.
+    pub writer: LogWriter,
+    /// What it holds.
+    pub records: Vec<Record>,
+    /// Bytes of a torn tail that were cut off.
+    pub cut: u64,
+}
+
+impl LogWriter {
+    /// Makes a new log, durably, in a folder that exists.
+    ///
+    /// # Errors
+    /// When it exists or cannot be written.
+    pub fn create(path: &Path) -> Result<Self, LineError> {
+        let lines = LineWriter::create(path, FORMAT)?;
+        let check = Sequence::default();
+        Ok(Self { lines, check })
+    }
+
+    /// Opens a log to go on: reads it whole and cuts off a torn tail. The caller holds the run's lock.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, is of another format, or is damaged; it is left as it was.
+    pub fn open_append(path: &Path) -> Result<Opened, LineError> {
+        let mut reader = LogReader::open(path)?;
+        let records: Vec<Record> = reader.by_ref().collect::<Result<_, _>>()?;
+        let (good, check) = (reader.good(), reader.check);
+        let len = std::fs::metadata(path)
+            .map_err(LineError::io("read", path))?
+            .len();
+        let lines = LineWriter::open_at(path, good, FORMAT)?;
+        Ok(Opened {
+            writer: Self { lines, check },
+            records,
+            cut: len.saturating_sub(good),
+        })
+    }
+
+    fn try_append(&mut self, records: &[Record]) -> io::Result<()> {
+        let invalid = |e: String| io::Error::new(io::ErrorKind::InvalidData, e);
+        let mut check = self.check;
+        let mut lines = Vec::with_capacity(records.len());
+        for record in records {
+            check.accept(record).map_err(invalid)?;
+            lines.push(serde_json::to_vec(record).map_err(|e| invalid(e.to_string()))?);
+        }
+        self.lines.append(lines.iter().map(Vec::as_slice))?;
+        self.check = check;
+        Ok(())
+    }
+}
+
+impl Journal for LogWriter {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.try_append(records).map_err(|source| JournalError {
+            path: self.lines.path().display().to_string(),
+            source,
+        })
+    }
+}

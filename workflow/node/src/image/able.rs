@@ -1,0 +1,220 @@
+//! Whether images can be taken and restored here: found out by doing both, as for a step.
+
+use super::alone::{CONNECTED, MEMORY, TRIAL, memory};
+use super::take::IMAGE_ARGUMENT;
+use super::{CONTENT, Criu, Image, OWN, Plan, choose, criu};
+use crate::command::plain_shell;
+use crate::launch::{Helper, Launch, Outcome, Stop, Urgency, execute};
+use crate::namespaces::own_folder;
+use crate::protocol::{Bind, Isolation, Spec};
+use crate::world::Config;
+use std::ffi::OsString;
+use std::fs::File;
+use std::iter::once;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tarn_ports::{Control, Mover};
+use tarn_types::event::Imaged;
+use tarn_types::nodes::Own;
+
+/// What an image and a restore of one shell may take, together with what else this machine does.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// For the steps of a run, of which one may be alone.
+pub(crate) fn able(
+    config: &Config,
+    found: &Result<Isolation, String>,
+    alone: bool,
+) -> Result<Criu, String> {
+    if matches!(&config.own, Own::Some(nodes) if nodes.is_empty()) {
+        return Err("no step runs here".into());
+    }
+    let isolate = found
+        .clone()
+        .map_err(|why| format!("it needs namespaces: {why}"))?;
+    let folder = config.state.run(&config.run);
+    try_both(
+        &config.helper_exe,
+        &folder,
+        isolate,
+        &config.caller_env,
+        &*config.mover,
+        alone,
+    )
+}
+
+/// Whether images of a step's processes can be taken and restored on this machine, with the `criu` of this environment; or why not.
+/// With `alone`, of steps that are alone.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub fn probe_images(
+    helper: &Path,
+    folder: &Path,
+    env: &[(OsString, OsString)],
+    mover: &dyn Mover,
+    alone: bool,
+) -> Result<(), String> {
+    let isolate = crate::namespaces::isolation(helper, folder)
+        .map_err(|why| format!("it needs namespaces: {why}"))?;
+    try_both(helper, folder, isolate, env, mover, alone).map(drop)
+}
+
+fn try_both(
+    helper: &Path,
+    folder: &Path,
+    isolate: Isolation,
+    env: &[(OsString, OsString)],
+    mover: &dyn Mover,
+    alone: bool,
+) -> Result<Criu, String> {
+    let Isolation::Namespaces { user } = isolate else {
+        return Err("it needs namespaces".into());
+    };
+    let criu = Criu::new(criu::find(env)?, user);
+    let io = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let folder = own_folder(folder).map_err(io)?;
+    let trial = Trial {
+        helper,
+        folder: &folder,
+        isolate,
+        criu: &criu,
+        alone,
+    };
+    let tried = trial.both(mover);
+    let _ = mover.remove(&folder);
+    tried.map(|()| criu)
+}
+
+/// A step that only waits, in a folder of its own.
+struct Trial<'a> {
+    helper: &'a Path,
+    folder: &'a Path,
+    isolate: Isolation,
+    criu: &'a Criu,
+    /// It has a connection with itself.
+    alone: bool,
+}
+
+impl Trial<'_> {
+    fn both(&self, mover: &dyn Mover) -> Result<(), String> {
+        for folder in ["images", "own", "alone"] {
+            let folder = self.folder.join(folder);
+            std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        }
+        self.run(None).map_err(|why| {
+            format!(
+                "no image can be taken with {}: {why}",
+                self.criu.program.display()
+            )
+        })?;
+        let images = self.folder.join("images");
+        let chosen = choose(mover, &images, &Control::default(), |_, _| ());
+        let image = chosen.map_err(|f| f.message)?;
+        let image = image.ok_or("the image that was taken on trial is not there")?;
+        self.run(Some(image)).map_err(|why| {
+            format!(
+                "an image cannot be restored with {}: {why}",
+                self.criu.program.display()
+            )
+        })
+    }
+
+    /// Runs it until it is known whether an image is taken, or the one that it begins with is restored.
+    fn run(&self, from: Option<Image>) -> Result<(), String> {
+        let io = |e: std::io::Error| format!("{}: {e}", self.folder.display());
+        let stop = Arc::new(Stop::new().map_err(io)?);
+        let seen = Arc::new(Mutex::new(None));
+        let told = {
+            let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
+            let (images, alone) = (self.folder.join("images"), self.alone);
+            move |what: Imaged| {
+                if let (true, Imaged::Taken { id, .. }) = (alone, &what) {
+                    let own = images.join(id.to_string()).join(CONTENT).join(OWN);
+                    // It was not connected yet: the next one is what is wanted.
+                    if !own.join("own").join(CONNECTED).exists() {
+                        return;
+                    }
+                }
+                if let Ok(mut seen) = seen.lock() {
+                    seen.get_or_insert(what);
+                }
+                stop.ask(Urgency::Kill);
+            }
+        };
+        let log = File::create(self.folder.join("log")).map_err(io)?;
+        let mut process = Helper::spawn(self.helper, log).map_err(|e| {
+            format!(
+                "the helper process {} cannot be started: {e}",
+                self.helper.display()
+            )
+        })?;
+        process.equip(Launch {
+            spec: self.spec(from),
+            note: self.folder.join("note"),
+            meter: None,
+            told: Some(Box::new(told)),
+        });
+        let (outcome, _) = execute(&mut [&mut process], &[], Some(TIMEOUT), &stop);
+        drop(process);
+        match (seen.lock().ok().and_then(|mut s| s.take()), outcome) {
+            (Some(Imaged::Taken { .. } | Imaged::Restored { .. }), _) => Ok(()),
+            (Some(Imaged::NotTaken { why } | Imaged::NotRestored { why, .. }), _) => Err(why),
+            (None, Outcome::Broken(why) | Outcome::NotRestored(why)) => Err(why),
+            // Nothing of a trial is copied.
+            (Some(Imaged::Copied { .. } | Imaged::NotCopied { .. }) | None, _) => {
+                Err("it took too long".into())
+            }
+        }
+    }
+
+    fn spec(&self, from: Option<Image>) -> Spec {
+        let own = self.folder.join("own");
+        let bind = |folder: &str| {
+            let folder = self.folder.join(folder);
+            Bind {
+                from: folder.clone(),
+                to: folder,
+                writable: true,
+            }
+        };
+        let alone = self.alone.then(|| self.folder.join("alone"));
+        let shm = alone.as_deref().map(|at| (MEMORY.to_owned(), memory(at)));
+        Spec {
+            isolate: self.isolate,
+            node: "probe".into(),
+            rename_host: false,
+            locked: Vec::new(),
+            stage: None,
+            binds: vec![bind("own"), bind("images")],
+            listen: None,
+            cwd: own.clone(),
+            cpus: Vec::new(),
+            env: vec![("TARN".into(), self.helper.into())],
+            command: Some(plain_shell(&match self.alone {
+                true => format!("exec \"$TARN\" {IMAGE_ARGUMENT} {TRIAL}"),
+                false => "echo begun > it; while :; do sleep 1000; done".into(),
+            })),
+            shared: None,
+            room: None,
+            tmp: None,
+            images: Some(Plan {
+                criu: self.criu.clone(),
+                // The shell has begun by then, whatever else the machine does; it does not matter if not.
+                every: 20_000_000,
+                folder: self.folder.join("images"),
+                attempt: 1,
+                own: once(("own".into(), own)).chain(shm).collect(),
+                sync: false,
+                from,
+                alone,
+            }),
+        }
+    }
+}
+
+/// Whether these are the arguments of the process that takes an image.
+pub fn is_taker(first: Option<&str>) -> bool {
+    first == Some(IMAGE_ARGUMENT) || super::take::is_called()
+}

@@ -1,0 +1,298 @@
+//! The threads that move, list and remove: a bounded pool that takes the most urgent job first.
+
+use crate::image::copy::Copy;
+use crate::kept::{self, Aside};
+use crate::shared::{Delivery, Shared};
+use crate::store::failure;
+use crate::{sources, transfer};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use tarn_ports::Control;
+use tarn_types::event::{Event, FailureKind};
+use tarn_types::id::{DataId, InstanceId, TierRef, TransferId};
+use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
+
+/// Jobs at once. A mover uses several threads itself for one large tree; more jobs than these help only where
+/// latency rules, which is the external store's `streams`, and that is at most this.
+pub const MAX_MOVING: usize = 8;
+
+/// What can be cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    List(DataId),
+    Transfer(TransferId),
+    Image(InstanceId),
+}
+
+pub(crate) enum Job {
+    List(DataId),
+    Transfer(Box<Transfer>),
+    Evict {
+        part: PartRef,
+        key: StoreKey,
+        at: Place,
+    },
+    Image(Copy),
+    /// Checkpoints that were set aside go. As nobody waits for it, it is done even when the world ends.
+    Forget(Vec<Aside>),
+    /// Another world has done a transfer that began at this time: what it has read of sources is remembered. Nobody waits
+    /// for it; it is done even when the world ends.
+    Learned(Box<Transfer>, i64),
+}
+
+/// Higher first, then in the order of arrival.
+type Rank = (Reverse<u64>, u64);
+
+#[derive(Default)]
+struct Queue {
+    waiting: BTreeMap<Rank, Job>,
+    controls: BTreeMap<Name, Arc<Control>>,
+    arrived: u64,
+    external: u32,
+    closed: bool,
+}
+
+struct State {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    shared: Arc<Shared>,
+    streams: u32,
+}
+
+pub(crate) struct Pool {
+    state: Arc<State>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn uses_external(job: &Job) -> bool {
+    let outside = |p: &Place| !matches!(p, Place::Node(_));
+    match job {
+        Job::Transfer(t) => outside(&t.to) || t.parts.iter().any(|m| outside(&m.from)),
+        _ => false,
+    }
+}
+
+fn name(job: &Job) -> Option<Name> {
+    match job {
+        Job::List(data) => Some(Name::List(*data)),
+        Job::Transfer(t) => Some(Name::Transfer(t.id)),
+        Job::Image(copy) => Some(Name::Image(copy.instance)),
+        Job::Evict { .. } | Job::Forget(_) | Job::Learned(..) => None,
+    }
+}
+
+/// The tier of a node that a job reads or writes most of.
+fn tier_of(job: &Job) -> Option<TierRef> {
+    let t = match job {
+        Job::Transfer(t) => t,
+        Job::Image(copy) => return Some(copy.to),
+        _ => return None,
+    };
+    let first = t.parts.first().map(|m| &m.from);
+    match (&t.to, first) {
+        (Place::Node(spot), _) | (_, Some(Place::Node(spot))) => Some(*spot),
+        _ => None,
+    }
+}
+
+fn is_owed(job: &Job) -> bool {
+    !matches!(job, Job::Forget(_) | Job::Learned(..))
+}
+
+/// Whether a job gives room on tiers back and never waits for any.
+fn frees_room(job: &Job) -> bool {
+    match job {
+        Job::Evict { .. } | Job::Forget(_) => true,
+        Job::Transfer(t) => !matches!(t.to, Place::Node(_)),
+        Job::List(_) | Job::Image(_) | Job::Learned(..) => false,
+    }
+}
+
+/// Which jobs a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Any,
+    /// Those that free room: were all other threads waiting for room, nobody else would.
+    FreesRoom,
+}
+
+impl Pool {
+    pub(crate) fn new(shared: &Arc<Shared>) -> std::io::Result<Self> {
+        let state = Arc::new(State {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            shared: Arc::clone(shared),
+            streams: shared.cluster.external.streams.max(1),
+        });
+        let mut threads = Vec::new();
+        for n in 0..=MAX_MOVING {
+            let takes = match n {
+                MAX_MOVING => Takes::FreesRoom,
+                _ => Takes::Any,
+            };
+            let state = Arc::clone(&state);
+            let thread = std::thread::Builder::new().name(format!("tarn-move-{n}"));
+            threads.push(thread.spawn(move || work(&state, takes))?);
+        }
+        Ok(Self { state, threads })
+    }
+
+    pub(crate) fn add(&self, job: Job) {
+        let Ok(mut queue) = self.state.queue.lock() else {
+            return;
+        };
+        if let Some(name) = name(&job) {
+            queue.controls.insert(name, Arc::default());
+        }
+        let urgency = match &job {
+            Job::Transfer(t) => t.priority,
+            // They are short, and others wait for them or for their room.
+            Job::List(_) | Job::Evict { .. } | Job::Forget(_) => u64::MAX,
+            // Steps wait for what is transferred.
+            Job::Image(_) | Job::Learned(..) => 0,
+        };
+        queue.arrived += 1;
+        let rank = (Reverse(urgency), queue.arrived);
+        queue.waiting.insert(rank, job);
+        // One thread alone might be the one that does not take it.
+        self.state.changed.notify_all();
+    }
+
+    /// Jobs that no thread has taken yet and whose outcome is waited for.
+    pub(crate) fn queued(&self) -> u64 {
+        let queue = self.state.queue.lock();
+        let owed = |q: &Queue| q.waiting.values().filter(|job| is_owed(job)).count();
+        queue.map_or(0, |q| owed(&q) as u64)
+    }
+
+    /// Cancels a transfer, waiting or moving. One that has ended already is no error.
+    pub(crate) fn abandon(&self, id: TransferId) {
+        self.cancel(Name::Transfer(id));
+    }
+
+    /// The same of the copying of an image.
+    pub(crate) fn give_up_instance(&self, id: InstanceId) {
+        self.cancel(Name::Image(id));
+    }
+
+    fn cancel(&self, name: Name) {
+        if let Ok(queue) = self.state.queue.lock()
+            && let Some(control) = queue.controls.get(&name)
+        {
+            control
+                .cancel
+                .store(true, std::sync::atomic::Ordering::Relaxed);
+            self.state.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Ok(mut queue) = self.state.queue.lock() {
+            queue.closed = true;
+            queue.waiting.retain(|_, job| !is_owed(job));
+            for control in queue.controls.values() {
+                control
+                    .cancel
+                    .store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        self.state.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The most urgent job that may begin: one that uses the external store only while a stream is free.
+fn take(state: &State, takes: Takes) -> Option<(Job, Arc<Control>)> {
+    let mut queue = state.queue.lock().ok()?;
+    loop {
+        if queue.closed && queue.waiting.is_empty() {
+            return None;
+        }
+        let busy = queue.external >= state.streams;
+        let control = |job: &Job| queue.controls.get(&name(job)?).cloned();
+        let may_begin = |job: &Job| {
+            control(job).is_some_and(|c| c.cancelled())
+                || !(busy && uses_external(job)) && (takes == Takes::Any || frees_room(job))
+        };
+        let next = queue.waiting.iter().find(|(_, job)| may_begin(job));
+        if let Some(rank) = next.map(|(rank, _)| *rank)
+            && let Some(job) = queue.waiting.remove(&rank)
+        {
+            queue.external += u32::from(uses_external(&job));
+            let control = name(&job).and_then(|name| queue.controls.get(&name).cloned());
+            return Some((job, control.unwrap_or_default()));
+        }
+        queue = state.changed.wait(queue).ok()?;
+    }
+}
+
+fn work(state: &State, takes: Takes) {
+    while let Some((job, control)) = take(state, takes) {
+        let external = uses_external(&job);
+        // The mover's threads are started by this one: they and their buffers are there too.
+        let near = tier_of(&job).and_then(|spot| state.shared.near(spot));
+        // A bug in a mover must not leave the run waiting for ever.
+        let done = catch_unwind(AssertUnwindSafe(|| perform(&state.shared, &job, &control)));
+        drop(near);
+        let event = done.unwrap_or_else(|_| broken(&job));
+        if let Ok(mut queue) = state.queue.lock() {
+            queue.external -= u32::from(external);
+            if let Some(name) = name(&job) {
+                queue.controls.remove(&name);
+            }
+        }
+        state.changed.notify_all();
+        if let Some(event) = event {
+            state.shared.deliver(Delivery::Outcome(event));
+        }
+    }
+}
+
+fn perform(shared: &Shared, job: &Job, control: &Arc<Control>) -> Option<Event> {
+    Some(match job {
+        Job::List(data) => sources::list(shared, *data, control),
+        Job::Transfer(t) => transfer::run(shared, t, control),
+        Job::Evict { part, key, at } => transfer::evict(shared, *part, key, at),
+        Job::Image(copy) => copy.run(shared, control),
+        Job::Forget(aside) => {
+            kept::forget(shared, aside);
+            return None;
+        }
+        Job::Learned(t, began) => {
+            sources::learn(shared, t, *began);
+            return None;
+        }
+    })
+}
+
+fn broken(job: &Job) -> Option<Event> {
+    let why = failure(
+        FailureKind::Io,
+        "an error inside tarn; please report it with the lines above on stderr",
+    );
+    Some(match job {
+        Job::List(data) => Event::SourceFailed {
+            data: *data,
+            failure: why,
+        },
+        Job::Transfer(t) => Event::TransferFailed {
+            id: t.id,
+            failure: why,
+            damaged: None,
+        },
+        Job::Image(copy) => copy.failed(why.message),
+        // What is left of it is found and removed by the next clean-up.
+        Job::Evict { part, at, .. } => Event::Evicted {
+            part: *part,
+            at: at.clone(),
+        },
+        Job::Forget(_) | Job::Learned(..) => return None,
+    })
+}

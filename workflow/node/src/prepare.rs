@@ -1,0 +1,656 @@
+//! Before the command: what every node of a step sees, made ready in the step's work folders.
+
+use crate::command;
+use crate::env::{self, Paths};
+use crate::image::copy::Lists;
+use crate::image::{self, Image, Plan, alone};
+use crate::kept::{self, CHECKPOINTS, Kept, own_memory};
+use crate::launch::{Launch, Told};
+use crate::partitions;
+use crate::protocol::{Bind, Isolation, Spec, Stage};
+use crate::provider::{self, Part};
+use crate::room::Room;
+use crate::shared::{Delivery, Shared};
+use crate::stage;
+use crate::store::{failure, io_failure, is_folder, make_folder, warn};
+use crate::tmp::{self, Own};
+use crate::transfer::take_back;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use tarn_ports::{Control, CopyJob, CopySource, MoverError};
+use tarn_sys::memory::in_memory;
+use tarn_types::action::{Held, Run};
+use tarn_types::event::{Event, Failure, FailureKind, Imaged};
+use tarn_types::id::{DataId, TierRef};
+use tarn_types::manifest::Manifest;
+use tarn_types::object::is_object;
+use tarn_types::part::{PartRef, Place, Verify};
+use tarn_types::workflow::{Checkpoints, Distribution, Role, Step};
+
+/// The name of the scratch folder beside the datasets; no dataset can have it.
+pub(crate) const SCRATCH: &str = ".scratch";
+/// In the work folder of a step that is alone: where memory of its own is mounted.
+const ALONE: &str = "alone";
+
+/// A dataset as the step uses it: all of its entries in `in`, or its one `out` or `inout`.
+pub(crate) struct Need<'a> {
+    pub(crate) data: DataId,
+    pub(crate) name: &'a str,
+    pub(crate) role: Role,
+    pub(crate) distribution: Distribution,
+    pub(crate) makes: Option<u32>,
+    /// For each node, the replicas that it sees merged.
+    pub(crate) held: Vec<Vec<&'a Held>>,
+}
+
+impl Need<'_> {
+    /// Whether node number `at` of the step has this dataset at all.
+    pub(crate) fn is_on(&self, at: usize) -> bool {
+        at == 0 || self.distribution != Distribution::Single
+    }
+
+    /// Those in a namespace that a file system spreads over the nodes, as they are on several machines.
+    pub(crate) fn spread<'n>(
+        needs: &'n [Self],
+        shared: &Shared,
+        run: &Run,
+    ) -> impl Iterator<Item = &'n Self> {
+        let apart = run.nodes.iter().any(|s| !shared.own.has(s.node));
+        let is_shared = move |n: &&Self| apart && n.distribution == Distribution::Shared;
+        needs.iter().filter(is_shared)
+    }
+}
+
+/// What a step needs, each dataset once, in the order of its uses.
+pub(crate) fn needs<'a>(
+    shared: &'a Shared,
+    step: &Step,
+    run: &'a Run,
+) -> Result<Vec<Need<'a>>, Failure> {
+    let mut needs: Vec<Need<'a>> = Vec::new();
+    for (n, used) in step.uses.iter().enumerate() {
+        let at = match needs.iter().position(|need| need.data == used.data) {
+            Some(at) => at,
+            None => {
+                needs.push(Need {
+                    data: used.data,
+                    name: &shared.dataset(used.data)?.name,
+                    role: used.role,
+                    distribution: used.distribution,
+                    makes: used.makes,
+                    held: vec![Vec::new(); run.nodes.len()],
+                });
+                needs.len() - 1
+            }
+        };
+        for (held, seen) in needs[at]
+            .held
+            .iter_mut()
+            .zip(run.views.get(n).into_iter().flatten())
+        {
+            // Entries selected twice are shown once; a first use cannot repeat anything.
+            let before: BTreeSet<&str> = held.iter().map(|h| h.key.0.as_str()).collect();
+            let fresh: Vec<&Held> = seen
+                .iter()
+                .filter(|h| !before.contains(h.key.0.as_str()))
+                .collect();
+            held.extend(fresh);
+        }
+    }
+    Ok(needs)
+}
+
+/// One node of a step, made ready.
+pub(crate) struct Ready {
+    pub(crate) work: PathBuf,
+    pub(crate) scratch: PathBuf,
+    /// The folders that become outputs.
+    pub(crate) outs: BTreeMap<DataId, PathBuf>,
+    /// Where the folders lie that it has in the place of those of everybody.
+    pub(crate) tmp: Option<PathBuf>,
+}
+
+/// The work folder of an attempt on a node.
+pub(crate) fn work_folder(shared: &Shared, run: &Run, spot: TierRef) -> Result<PathBuf, Failure> {
+    Ok(shared
+        .tier_dir(spot)?
+        .work()
+        .join(format!("{}.{}", run.instance, run.attempt)))
+}
+
+pub(crate) struct NodeSetup<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) step: &'a Step,
+    pub(crate) run: &'a Run,
+    pub(crate) at: usize,
+    pub(crate) name: String,
+    pub(crate) spot: TierRef,
+    pub(crate) work: PathBuf,
+    /// Processors that the step runs on there; none: it is not bound.
+    pub(crate) cpus: Vec<u32>,
+    /// Where encrypted data lies in clear.
+    pub(crate) room: Option<&'a Room>,
+    /// The image that it goes on from.
+    pub(crate) image: Option<Image>,
+    /// Replicas that were missed.
+    pub(crate) evicted: &'a mut Vec<(PartRef, TierRef)>,
+}
+
+impl NodeSetup<'_> {
+    /// Makes the node ready; what its helper is to do.
+    pub(crate) fn make(
+        mut self,
+        needs: &[Need<'_>],
+        hostfile: &Path,
+        exec: Option<&Path>,
+        control: &Control,
+    ) -> Result<(Ready, Launch), Failure> {
+        // What the step leaves of encrypted data in its scratch folder is not to lie on the tier either.
+        let scratch = match self.room {
+            Some(room) => room.folder("scratch"),
+            None => self.work.join("scratch"),
+        };
+        make_folder(&scratch)?;
+        let stage = match self.shared.isolation {
+            Isolation::Group => None,
+            Isolation::Namespaces { .. } => self.shared.stage(),
+        };
+        let mut binds = Vec::new();
+        let mut data = BTreeMap::new();
+        let mut outs = BTreeMap::new();
+        let room = self.room;
+        let mut show = |from: PathBuf, name: &str, writable: bool| match &stage {
+            None => from,
+            Some(stage) => {
+                let to = stage.join(name);
+                let from = room.map_or(from.clone(), |room| room.inside(&from));
+                binds.push(Bind {
+                    from,
+                    to: to.clone(),
+                    writable,
+                });
+                to
+            }
+        };
+        let seen_scratch = show(scratch.clone(), SCRATCH, true);
+        let at = self.at;
+        let spread: Vec<&Need<'_>> = Need::spread(needs, self.shared, self.run).collect();
+        let is_spread = |need: &Need<'_>| spread.iter().any(|n| n.data == need.data);
+        for need in needs.iter().filter(|n| n.is_on(at) && !is_spread(n)) {
+            let writable = need.role != Role::In;
+            let folder = match at > 0 && need.distribution == Distribution::Shared {
+                // All nodes are this machine: they have the first one's folder.
+                true => self.folder_of_first(need)?,
+                false => self.folder(need, control)?,
+            };
+            if writable && (at == 0 || need.distribution != Distribution::Shared) {
+                outs.insert(need.data, folder.clone());
+            }
+            data.insert(need.name.to_owned(), show(folder, need.name, writable));
+        }
+        let (mut tmp, made) = self.tmp()?;
+        let mut images = None;
+        let checkpoints = match self.step.restart {
+            Some(restart) => {
+                let kept = Kept::new(self.shared, self.run.instance, self.spot)?;
+                kept.make(restart.from)?;
+                images = self.images(&kept.tier, &scratch, (&outs, tmp.as_ref()), control)?;
+                if let (Some(plan), true) = (&mut images, restart.alone) {
+                    let at = self.work.join(ALONE);
+                    make_folder(&at)?;
+                    plan.alone = Some(at);
+                }
+                Some(kept::Seen {
+                    folder: show(kept.tier, CHECKPOINTS, true),
+                    memory: (restart.from == Checkpoints::Phx).then_some(kept.memory),
+                    name: kept.name,
+                })
+            }
+            None => None,
+        };
+        let command = match self.at {
+            0 => Some(command::make(self.step, &self.work, |folder, name| {
+                show(folder, name, false)
+            })?),
+            _ => None,
+        };
+        let own = partitions::of(self.shared, self.run)?;
+        let partitions = own.iter().map(|partition| {
+            let seen = |folder: PathBuf, name: &str| show(folder, name, true);
+            partition.seen((self.shared, self.run), at, seen)
+        });
+        let partitions = partitions.collect::<Result<Vec<_>, Failure>>()?;
+        let socket = |folder: PathBuf, name: &str| show(folder, name, false);
+        let socket = partitions::socket(&partitions, &self.work, socket);
+        let shared = self.namespace(&spread, stage.as_deref())?;
+        if let Some(plan) = &shared {
+            binds.push(Bind {
+                from: plan.folder.clone(),
+                to: plan.folder.clone(),
+                writable: true,
+            });
+            for (need, part) in spread.iter().zip(&plan.parts) {
+                data.insert(part.name.clone(), part.to.clone());
+                if part.writable {
+                    outs.insert(
+                        need.data,
+                        provider::Plan::brick(&plan.folder).join(&part.name),
+                    );
+                }
+            }
+        }
+        if let (Some(plan), Some(seen)) = (&mut images, &checkpoints) {
+            plan.folder.clone_from(&seen.folder);
+            for (name, folder) in &mut plan.own {
+                let mut tmp = tmp.iter().flat_map(Own::in_images);
+                // Of those of everybody, where nothing else is shown in them.
+                if !tmp.any(|(own, _)| own == *name) {
+                    folder.clone_from(data.get(name).unwrap_or(&seen_scratch));
+                }
+            }
+            let memory = plan.alone.as_deref().map(alone::memory);
+            let memory = memory.map(|folder| (alone::MEMORY.to_owned(), folder));
+            plan.own.extend(memory);
+        }
+        let paths = Paths {
+            checkpoints: checkpoints.as_ref().filter(|_| images.is_none()),
+            partitions: &partitions,
+            socket: socket.as_deref(),
+            data: &data,
+            scratch: &seen_scratch,
+            hostfile,
+            exec,
+        };
+        let env = env::environment(self.shared, self.step, self.run, &self.name, &paths);
+        if let (Some(own), Some(made)) = (&mut tmp, &made) {
+            own.sees_what_it_names(self.step, &env);
+            binds.push(Bind {
+                from: room.map_or(made.clone(), |room| room.inside(made)),
+                to: self.work.join(tmp::WITHIN),
+                writable: true,
+            });
+        }
+        if let Some(stage) = stage.as_deref().filter(|_| self.is_plain(&images, &shared)) {
+            binds = with_outputs(binds, &self.work.join("out"), stage)?;
+        }
+        let spec = Spec {
+            isolate: self.shared.isolation,
+            node: self.name.clone(),
+            rename_host: self.run.nodes.len() > 1,
+            locked: self.locked(),
+            stage: stage.map(|folder| Stage {
+                folder,
+                names: stage::mount_points(self.shared),
+            }),
+            binds,
+            listen: exec.map(Path::to_path_buf),
+            cwd: seen_scratch,
+            cpus: std::mem::take(&mut self.cpus),
+            env,
+            command,
+            shared,
+            room: self.room.map(Room::mounted),
+            tmp,
+            images,
+        };
+        let told = match &spec.images {
+            Some(_) => Some(self.told()?),
+            None => None,
+        };
+        let note = self.work.join(crate::inventory::HELPER_NOTE);
+        let ready = Ready {
+            work: self.work,
+            scratch,
+            outs,
+            tmp: made,
+        };
+        let meter = self.shared.meter.clone();
+        let meter = meter.map(|meter| (meter, self.step.cores));
+        let launch = Launch {
+            spec,
+            note,
+            meter,
+            told,
+        };
+        Ok((ready, launch))
+    }
+
+    /// Whether the folder of its outputs is all that it writes its datasets to.
+    fn is_plain(&self, images: &Option<Plan>, shared: &Option<provider::Plan>) -> bool {
+        self.run.nodes.len() == 1 && self.room.is_none() && images.is_none() && shared.is_none()
+    }
+
+    /// What the step has in the place of folders of everybody, and where it lies. Of encrypted data nothing is to lie on the tier either.
+    fn tmp(&self) -> Result<(Option<Own>, Option<PathBuf>), Failure> {
+        if self.step.shared_tmp || self.shared.isolation == Isolation::Group {
+            return Ok((None, None));
+        }
+        let within = self.work.join(tmp::WITHIN);
+        make_folder(&within)?;
+        let made = match self.room {
+            Some(room) => room.folder(tmp::WITHIN),
+            None => within.clone(),
+        };
+        let shared = self.shared;
+        let tiers = shared.own_tiers();
+        let mut named: Vec<PathBuf> = tiers
+            .map(|(_, _, t)| t.root.join(&shared.workspace))
+            .collect();
+        let workflow = &shared.workflow;
+        let data = workflow.data.iter();
+        let places = data.flat_map(|d| [d.source.clone(), d.dest.clone()]);
+        named.extend(places.chain([workflow.external.clone()]).flatten());
+        named.extend([workflow.folder.clone(), shared.state.0.clone()]);
+        named.extend([tmp::folder_of(shared.helper.clone()), own_memory()]);
+        named.extend(tmp::by_name());
+        let images = self
+            .step
+            .restart
+            .is_some_and(|r| r.from == Checkpoints::Image);
+        if let (true, Some(Ok(criu))) = (images, &shared.imaging) {
+            named.push(tmp::folder_of(criu.program.clone()));
+        }
+        named.retain(|path| !is_object(path));
+        // What processes share in memory is in no image, but of a step that is alone, which sees to that itself.
+        let own = Own::new(&within, !images, named);
+        own.make(&made)
+            .map_err(|e| io_failure("make the folders in", &made, &e))?;
+        Ok((Some(own), Some(made)))
+    }
+
+    /// Images of a step of this kind: its own folders become what they were in the one that it goes on from.
+    fn images(
+        &mut self,
+        folder: &Path,
+        scratch: &Path,
+        (outs, tmp): (&BTreeMap<DataId, PathBuf>, Option<&Own>),
+        control: &Control,
+    ) -> Result<Option<Plan>, Failure> {
+        let every = self.step.restart.and_then(|r| r.every);
+        let (Some(every), Some(criu)) = (every, &self.shared.imaging) else {
+            return Ok(None);
+        };
+        let criu = criu.clone().map_err(|why| {
+            let message = format!("no images can be taken of its processes: {why}");
+            failure(FailureKind::Launch, message)
+        })?;
+        let mut own = vec![(SCRATCH.to_owned(), scratch.to_path_buf())];
+        for (data, folder) in outs {
+            own.push((self.shared.dataset(*data)?.name.clone(), folder.clone()));
+        }
+        own.extend(tmp.into_iter().flat_map(Own::in_images));
+        let from = self.image.take();
+        if let Some(image) = &from {
+            for (name, to) in &own {
+                image::put_back(&*self.shared.mover, folder, image, name, to, control)?;
+            }
+        }
+        Ok(Some(Plan {
+            criu,
+            every,
+            folder: folder.to_path_buf(),
+            attempt: self.run.attempt,
+            own,
+            sync: !in_memory(folder),
+            from,
+            alone: None,
+        }))
+    }
+
+    /// What becomes of images is told to the engine; of one that is to be copied, other nodes know then what it consists of.
+    fn told(&self) -> Result<Told, Failure> {
+        let news = self.shared.deliveries.clone();
+        let (instance, attempt) = (self.run.instance, self.run.attempt);
+        let lists = match self.step.restart.is_some_and(|r| r.buddy) {
+            true => Some(Lists::of(
+                self.shared,
+                &Kept::new(self.shared, instance, self.spot)?,
+            )),
+            false => None,
+        };
+        Ok(Box::new(move |what| {
+            if let (Some(lists), Imaged::Taken { id, .. }) = (&lists, &what)
+                && let Err(f) = lists.add(*id)
+            {
+                // Then it cannot be copied, which says why.
+                warn(&f.message);
+            }
+            // Nobody waits for it once the world is being dropped.
+            let _ = news.send(Delivery::News(Event::Image {
+                instance,
+                attempt,
+                what,
+            }));
+        }))
+    }
+
+    /// The workspace's folder on every tier root: inside a step all of it is read-only but what is its own.
+    fn locked(&self) -> Vec<PathBuf> {
+        if self.shared.isolation == Isolation::Group {
+            return Vec::new();
+        }
+        let tiers = self.shared.own_tiers();
+        let folders: BTreeSet<PathBuf> = tiers
+            .map(|(_, _, t)| t.root.join(&self.shared.workspace))
+            .collect();
+        folders.into_iter().filter(|f| is_folder(f)).collect()
+    }
+
+    /// The namespace that the nodes have together, if a dataset is in it.
+    fn namespace(
+        &mut self,
+        spread: &[&Need<'_>],
+        stage: Option<&Path>,
+    ) -> Result<Option<provider::Plan>, Failure> {
+        let (false, Some(stage)) = (spread.is_empty(), stage) else {
+            return Ok(None);
+        };
+        self.shared
+            .one_namespace
+            .clone()
+            .map_err(|why| failure(FailureKind::Launch, why))?;
+        let folder = self.work.join(provider::FOLDER);
+        make_folder(&folder)?;
+        let mut parts = Vec::with_capacity(spread.len());
+        for need in spread {
+            let mut from = Vec::new();
+            let held = need.held.first().filter(|_| self.at == 0);
+            for held in held.into_iter().flatten() {
+                let manifest = self.shared.manifest_file(&held.key);
+                from.push((self.existing_replica(held)?, manifest));
+            }
+            parts.push(Part {
+                name: need.name.to_owned(),
+                to: stage.join(need.name),
+                writable: need.role != Role::In,
+                from,
+            });
+        }
+        Ok(Some(provider::Plan {
+            folder,
+            node: self.name.clone(),
+            first: self.at == 0,
+            parts,
+            at: None,
+        }))
+    }
+
+    /// The folder in which the first node finds a dataset: that is made ready before.
+    fn folder_of_first(&self, need: &Need<'_>) -> Result<PathBuf, Failure> {
+        let Some(first) = self.run.nodes.first() else {
+            return Err(failure(FailureKind::Launch, "it was given no node"));
+        };
+        let held = need.held.first().map_or(&[][..], Vec::as_slice);
+        match (need.role, held) {
+            (Role::In, [only]) => self.shared.replica(only.spot, &only.key),
+            (role, _) => {
+                let kind = if role == Role::In { "in" } else { "out" };
+                let work = work_folder(self.shared, self.run, *first)?;
+                Ok(work.join(kind).join(need.name))
+            }
+        }
+    }
+
+    /// The folder in which this node finds a dataset.
+    fn folder(&mut self, need: &Need<'_>, control: &Control) -> Result<PathBuf, Failure> {
+        let held = need.held.get(self.at).map_or(&[][..], Vec::as_slice);
+        if let Some(room) = self.room
+            && self.shared.dataset(need.data)?.encrypt
+        {
+            return self.opened(need, held, room, control);
+        }
+        if let (Role::In, [only]) = (need.role, held) {
+            return self.existing_replica(only);
+        }
+        let (kind, role) = match need.role {
+            Role::In => ("in", Role::In),
+            other => ("out", other),
+        };
+        let folder = self.work.join(kind).join(need.name);
+        make_folder(&self.work.join(kind))?;
+        if held.is_empty() || role == Role::Out {
+            make_folder(&folder)?;
+            return Ok(folder);
+        }
+        let roots = held
+            .iter()
+            .map(|h| Ok((self.existing_replica(h)?, self.shared.manifest(&h.key)?)))
+            .collect::<Result<Vec<(PathBuf, Manifest)>, Failure>>()?;
+        let made = match role {
+            Role::In => self.shared.mover.link_view(&roots, &folder),
+            _ => self
+                .shared
+                .mover
+                .clone_view(&roots, &folder, control)
+                .map(drop),
+        };
+        made.map_err(|MoverError { failure: f, .. }| Failure {
+            message: format!(
+                "the view of `{}` for this step cannot be made: {}",
+                need.name, f.message
+            ),
+            ..f
+        })?;
+        Ok(folder)
+    }
+
+    /// An encrypted dataset in clear, in the step's room.
+    fn opened(
+        &mut self,
+        need: &Need<'_>,
+        held: &[&Held],
+        room: &Room,
+        control: &Control,
+    ) -> Result<PathBuf, Failure> {
+        let kind = match need.role {
+            Role::In => "in",
+            _ => "out",
+        };
+        let above = room.folder(kind);
+        let folder = above.join(need.name);
+        make_folder(&above)?;
+        if held.is_empty() || need.role == Role::Out {
+            make_folder(&folder)?;
+            return Ok(folder);
+        }
+        let source = |h: &&Held| {
+            Ok(CopySource {
+                manifest: Some(self.shared.manifest(&h.key)?),
+                sealed: self.shared.key(need.data, &h.key)?,
+                ..CopySource::of(self.existing_replica(h)?)
+            })
+        };
+        let sources = held.iter().map(source).collect::<Result<_, Failure>>()?;
+        let job = CopyJob {
+            sources,
+            dest: folder.clone(),
+            staging: room.folder("opening"),
+            replace: false,
+            // A piece that is not what was sealed does not open; what opens need not be hashed too.
+            verify: Verify::None,
+            sync: false,
+            rate: 0,
+            latency: 0,
+            arrivals: None,
+            seal: None,
+        };
+        let copied = self.shared.mover.copy(&job, control);
+        // The keys are given back: that of a damaged replica can be forgotten.
+        drop(job);
+        copied.map_err(
+            |MoverError {
+                 failure: f, tree, ..
+             }| {
+                if let (FailureKind::Corrupt, Some(held)) =
+                    (f.kind, tree.and_then(|at| held.get(at)))
+                {
+                    self.give_up(held);
+                }
+                Failure {
+                    message: format!("its input `{}` cannot be opened: {}", need.name, f.message),
+                    ..f
+                }
+            },
+        )?;
+        Ok(folder)
+    }
+
+    /// A damaged replica goes; the engine is told, and fetches or makes the part again.
+    fn give_up(&mut self, held: &Held) {
+        take_back(self.shared, &Place::Node(held.spot), &held.key);
+        self.evicted.push((held.part, held.spot));
+    }
+
+    /// A replica's folder; when it is gone, the engine is told, so that it makes or fetches the part again.
+    fn existing_replica(&mut self, held: &Held) -> Result<PathBuf, Failure> {
+        let path = self.shared.replica(held.spot, &held.key)?;
+        if is_folder(&path) {
+            return Ok(path);
+        }
+        if !self.shared.leave_to_others(held.spot, &held.key) {
+            self.shared.ledgers.left(held.spot, &held.key);
+        }
+        self.evicted.push((held.part, held.spot));
+        Err(failure(
+            FailureKind::Corrupt,
+            format!(
+                "the replica {} has been removed by somebody; it will be fetched or made again",
+                path.display()
+            ),
+        ))
+    }
+}
+
+/// Shows the folder of the outputs as a whole where the datasets are, and what else is seen there in it: so a step may remove the folder of an
+/// output and make it again, as no mount point can be.
+fn with_outputs(binds: Vec<Bind>, out: &Path, stage: &Path) -> Result<Vec<Bind>, Failure> {
+    let whole = Bind {
+        from: out.to_path_buf(),
+        to: stage.to_path_buf(),
+        writable: true,
+    };
+    let mut all = vec![whole];
+    make_folder(out)?;
+    for bind in binds {
+        let at = bind.to.strip_prefix(stage).map(|name| out.join(name));
+        match at {
+            Ok(at) if at == bind.from => continue,
+            Ok(at) => make_folder(&at)?,
+            Err(_) => {}
+        }
+        all.push(bind);
+    }
+    Ok(all)
+}
+
+/// The log of an attempt, opened for appending.
+pub(crate) fn open_log(path: &Path) -> Result<File, Failure> {
+    path.parent().map_or(Ok(()), make_folder)?;
+    let mut options = OpenOptions::new();
+    options
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|e| io_failure("open the log", path, &e))
+}

@@ -1,0 +1,774 @@
+//! [`Local`]: the world of N nodes on one machine, or of one node of several machines.
+
+mod cache;
+mod nodes;
+
+pub use nodes::leave_tiers;
+
+use crate::command::with_shells;
+use crate::durable;
+use crate::envelope_queue::EnvelopeQueue;
+use crate::follower::{LedAttempts, StepRouter};
+use crate::image::able;
+use crate::image::copy::{Copy, unlist};
+use crate::jobs::Jobs;
+use crate::kept::{self, Kept};
+use crate::keys::{DataKeys, Wrapping};
+use crate::launch::{Leaving, Urgency};
+use crate::ledger::{Ledgers, vacate};
+use crate::lent::Loan;
+use crate::namespaces::{Namespaces, isolation, probe_shared};
+use crate::pool::{Job, Pool};
+use crate::protocol::Isolation;
+use crate::shared::{Delivery, Shared};
+use crate::sockets::Sockets;
+use crate::step::{self, Handle};
+use crate::store::{is_folder, make_folder, warn};
+use crate::writers::{MemoryWatchdog, Writers};
+use crate::{dests, partitions, sources, stage};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle as SignalHandle, Signals};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tarn_ports::{
+    ChangedSince, Checkpoints, MakePartition, Followers, Meter, Mover, Peers, Progress, World,
+    WorldError,
+};
+use tarn_sys::memory::in_memory;
+use tarn_types::action::{Action, Do, Outcome, Run};
+use tarn_types::cluster::Cluster;
+use tarn_types::event::{Ended, Event, Failure, FailureKind, PriorData, PriorInstance, Usage};
+use tarn_types::hash::Hash;
+use tarn_types::id::{InstanceId, NodeId, TierRef};
+use tarn_types::layout::StateDir;
+use tarn_types::nodes::{Attempt, Own, Waits};
+use tarn_types::object::is_object;
+use tarn_types::part::{PartRef, Place, StoreKey};
+use tarn_types::units::Time;
+use tarn_types::workflow::Checkpoints::Image;
+use tarn_types::workflow::{Dataset, Distribution, Keep, Workflow};
+
+/// What a local world is made of.
+pub struct Config {
+    /// The run's name.
+    pub run: String,
+    /// The workspace: names the folders of this workflow on the tiers.
+    pub workspace: String,
+    /// The workflow.
+    pub workflow: Workflow,
+    /// The nodes. Movement to and from the external store is held back where `external.emulated` is set, and by
+    /// `external.latency`.
+    pub cluster: Cluster,
+    /// What earlier runs left, as in [`tarn_types::event::Start::prior`].
+    pub prior: Vec<PriorInstance>,
+    /// Datasets of other workflows, as in [`tarn_types::event::Start::prior_data`].
+    pub prior_data: Vec<PriorData>,
+    /// The state folder.
+    pub state: StateDir,
+    /// What copies, hashes and removes trees.
+    pub mover: Arc<dyn Mover>,
+    /// What wraps the keys of data; needed where a dataset is encrypted.
+    pub keys: Option<Wrapping>,
+    /// The tarn binary, started again as the helper of each step.
+    pub helper_exe: PathBuf,
+    /// Asked after an attempt that has failed, of a step that goes on from its checkpoints.
+    pub checkpoints: Checkpoints,
+    /// Makes the partitions of steps.
+    pub partitions: MakePartition,
+    /// Asked before each attempt: a step whose script has changed since the run began is not what the log says.
+    pub changed_since: ChangedSince,
+    /// The time at which this world begins: 0, or for a resumed run the last time in its log.
+    pub epoch: Time,
+    /// What measures this machine while steps run on it.
+    pub meter: Option<Arc<dyn Meter>>,
+    /// What to use of namespaces.
+    pub namespaces: Namespaces,
+    /// Whether SIGINT, SIGTERM and SIGHUP of this process become events.
+    pub signals: bool,
+    /// Which of the cluster's nodes this world has itself.
+    pub own: Own,
+    /// Replicas on the others.
+    pub peers: Option<Arc<dyn Peers>>,
+    /// The others, of steps of several nodes.
+    pub followers: Option<Arc<dyn Followers>>,
+    /// By which names or addresses the nodes reach each other; none where all are this machine.
+    pub addresses: BTreeMap<NodeId, String>,
+    /// The environment of who called tarn: what steps see of it.
+    pub caller_env: Vec<(OsString, OsString)>,
+}
+
+/// Wakes a world.
+#[derive(Debug, Clone)]
+pub struct Waker(Sender<Delivery>);
+
+impl Waker {
+    /// Wakes it. Nothing happens when it is gone.
+    pub fn now(&self) {
+        let _ = self.0.send(Delivery::Wake);
+    }
+}
+
+/// N nodes on one machine. See docs/internals/local-world.md.
+pub struct Local {
+    shared: Arc<Shared>,
+    prior: Vec<PriorInstance>,
+    deliveries: Receiver<Delivery>,
+    /// Outcomes that actions still owe.
+    owed: u64,
+    /// Taken from the channel, not yet handed out.
+    ahead: Vec<Event>,
+    pool: Option<Pool>,
+    running: LedAttempts,
+    router: StepRouter,
+    threads: Vec<JoinHandle<()>>,
+    signals: Option<(SignalHandle, JoinHandle<()>)>,
+    started: Instant,
+    epoch: Time,
+    looked: Option<Instant>,
+    /// Since when there is nothing to do but to wait for room that other runs hold.
+    idle: Option<Instant>,
+    /// The run is over, and no step will go on.
+    done: bool,
+    /// Replicas that somebody asked to keep before this run: others never take them for room.
+    protected: BTreeSet<PathBuf>,
+    /// Parts that the user has pinned.
+    pinned: BTreeSet<StoreKey>,
+    /// Replicas of them that the engine takes for cached: each is the last one of its part.
+    last_pinned: BTreeSet<(TierRef, StoreKey)>,
+    /// Looks after memory; goes last.
+    _watchdog: Option<MemoryWatchdog>,
+}
+
+/// Refuses an encrypted dataset where it would not be kept as one. Of the nodes of an allocation it is said with what else they can do
+/// whether steps have namespaces.
+fn encryption(
+    dataset: &Dataset,
+    own: &Own,
+    isolation: &Result<Isolation, String>,
+    keys: bool,
+) -> Result<(), WorldError> {
+    let why = match (own, isolation, keys) {
+        (Own::All, Err(why), _) => {
+            &format!("a step's unencrypted view of it needs namespaces: {why}")
+        }
+        (.., false) => "you have no key; `tarn key new` makes one",
+        _ => return Ok(()),
+    };
+    let message = format!("dataset `{}` cannot be encrypted: {why}", dataset.name);
+    Err(WorldError(message))
+}
+
+fn world_error(what: &str, error: &dyn std::fmt::Display) -> WorldError {
+    WorldError(format!("{what}: {error}"))
+}
+
+impl Local {
+    /// Builds the world: folders, ledgers, threads; finds out what isolation the machine allows.
+    ///
+    /// # Errors
+    /// When a tier or the state folder cannot be used.
+    pub fn new(config: Config) -> Result<Self, WorldError> {
+        let folder = |f: Failure| WorldError(f.message);
+        make_folder(&config.state.manifests(&config.workspace)).map_err(folder)?;
+        make_folder(&config.state.run(&config.run)).map_err(folder)?;
+        let ledgers =
+            Ledgers::open(&config.cluster, &config.own, &config.workspace).map_err(folder)?;
+        let found = match (&config.own, config.namespaces) {
+            (Own::Some(nodes), _) if nodes.is_empty() => Err("no step runs here".into()),
+            (_, Namespaces::Auto) => isolation(&config.helper_exe, &config.state.run(&config.run)),
+            (_, Namespaces::Off) => Err("namespaces are switched off".into()),
+        };
+        let one_namespace = found
+            .clone()
+            .map(drop)
+            .and_then(|()| one_namespace(&config));
+        let imaging = wants_images(&config.workflow).map(|alone| able(&config, &found, alone));
+        let encrypted = config.workflow.data.iter().find(|d| d.encrypt);
+        if let Some(dataset) = encrypted {
+            encryption(dataset, &config.own, &found, config.keys.is_some())?;
+        }
+        let keys = config.keys.filter(|_| encrypted.is_some());
+        let keys = keys.map(|k| DataKeys::new(&config.state, &config.workspace, k));
+        if let (Some(keys), Own::Some(_)) = (&keys, &config.own) {
+            let handed = keys.hand_over();
+            handed.map_err(|e| world_error("keys cannot be made ready for nodes", &e))?;
+        }
+        let (sender, deliveries) = channel();
+        let sockets = Sockets::of(&config.cluster, &config.own);
+        let mut workflow = config.workflow;
+        with_shells(&mut workflow, &config.caller_env);
+        let shared = Arc::new(Shared {
+            jobs: Jobs::new(&config.workspace, &config.run),
+            run: config.run,
+            workspace: config.workspace,
+            workflow,
+            cluster: config.cluster,
+            own: config.own,
+            peers: config.peers,
+            followers: config.followers,
+            state: config.state,
+            mover: config.mover,
+            keys,
+            helper: config.helper_exe,
+            checkpoints: config.checkpoints,
+            partitions: config.partitions,
+            changed_since: config.changed_since,
+            meter: config.meter,
+            isolation: found.clone().unwrap_or(Isolation::Group),
+            multi_node: found.map(drop),
+            one_namespace,
+            imaging,
+            addresses: config.addresses,
+            caller_env: config.caller_env,
+            ledgers,
+            progress: Progress::default(),
+            remembered: Mutex::default(),
+            copied: Mutex::default(),
+            parts: Mutex::default(),
+            hashes: Mutex::new(known_hashes(&config.prior)),
+            reusable: AtomicBool::new(!config.prior.is_empty()),
+            others: Mutex::new(folders_of_others(&config.prior_data)),
+            deliveries: sender,
+            writers: Arc::default(),
+            sockets,
+        });
+        stage::make(&shared).map_err(folder)?;
+        let running = LedAttempts::default();
+        let router = StepRouter::new(Arc::clone(&shared), Arc::clone(&running));
+        let signals = match config.signals {
+            true => Some(
+                watch_signals(&shared, &running)
+                    .map_err(|e| world_error("cannot watch signals", &e))?,
+            ),
+            false => None,
+        };
+        let mut tiers = shared.own_tiers();
+        let watchdog = match shared.keys.is_some() || tiers.any(|(_, _, t)| in_memory(&t.root)) {
+            true => Some(Writers::watch(&shared.writers)),
+            false => None,
+        };
+        drop(tiers);
+        let watchdog = watchdog
+            .transpose()
+            .map_err(|e| world_error("cannot start threads", &e))?;
+        let pool = Pool::new(&shared).map_err(|e| world_error("cannot start threads", &e))?;
+        let now = Instant::now();
+        Ok(Self {
+            shared,
+            prior: config.prior,
+            deliveries,
+            owed: 0,
+            ahead: Vec::new(),
+            pool: Some(pool),
+            running,
+            router,
+            threads: Vec::new(),
+            signals,
+            started: now,
+            epoch: config.epoch,
+            // Others may hold room already: look at the first opportunity.
+            looked: None,
+            idle: None,
+            done: false,
+            protected: BTreeSet::new(),
+            pinned: BTreeSet::new(),
+            last_pinned: BTreeSet::new(),
+            _watchdog: watchdog,
+        })
+    }
+
+    /// Makes the next, or a blocked, [`World::next`] return [`Event::Timer`], from any thread. [`World::poll`] swallows it.
+    pub fn waker(&self) -> Waker {
+        Waker(self.shared.deliveries.clone())
+    }
+
+    /// What is lent to another node lies in memory that the steps here use too: who holds more of it than was lent may lose it.
+    pub fn lends(&self, loan: &Loan) {
+        if let Some(writer) = loan.writer() {
+            self.shared.writers.add_for_good(writer);
+        }
+    }
+
+    /// Another node of a step says something about an attempt.
+    pub fn follower(&mut self, from: NodeId, step: Attempt, message: &[u8]) {
+        self.router.hear(from, step, message);
+    }
+
+    /// The folders on this world's tiers of what is to be kept when the run is over, as far as it is there.
+    pub fn to_keep(&self) -> BTreeSet<PathBuf> {
+        let shared = &self.shared;
+        let known = shared.parts.lock();
+        let known = known.map(|parts| {
+            parts
+                .iter()
+                .map(|(p, (_, key))| (*p, key.clone()))
+                .collect()
+        });
+        let known: Vec<(PartRef, StoreKey)> = known.unwrap_or_default();
+        let workflow = &shared.workflow;
+        let kept = known.into_iter().filter(|(part, _)| {
+            let dataset = workflow.data.get(part.data.at());
+            dataset.is_some_and(|d| matches!(d.keep, Keep::For(_) | Keep::Forever))
+                && workflow.last_version(part.data) == part.version
+        });
+        let spots: Vec<TierRef> = shared.own_tiers().map(|(spot, ..)| spot).collect();
+        let folders = kept.flat_map(|(_, key)| {
+            let on = |spot: &TierRef| shared.replica(*spot, &key).ok();
+            spots.iter().filter_map(on).collect::<Vec<_>>()
+        });
+        folders.filter(|f| is_folder(f)).collect()
+    }
+
+    /// A node is lost. Attempts that it takes part in end with kind `NodeLost`; what it leads here is ended and taken back.
+    pub fn mate_lost(&mut self, node: NodeId) {
+        self.router.node_lost(node);
+    }
+
+    /// Kills every running step: somebody is impatient.
+    pub fn kill_all(&self) {
+        if let Ok(running) = self.running.lock() {
+            running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+        }
+    }
+
+    fn start(&mut self, run: Box<Run>) -> Result<(), WorldError> {
+        let nodes: Vec<NodeId> = run.nodes.iter().map(|s| s.node).collect();
+        let alone = nodes.iter().all(|n| self.shared.own.has(*n));
+        let envelopes = match alone {
+            true => Ok(None),
+            false => EnvelopeQueue::new(nodes).map(Some),
+        };
+        let handle = envelopes
+            .and_then(Handle::new)
+            .map_err(|e| world_error("cannot start a step", &e))?;
+        let handle = Arc::new(handle);
+        let id = (run.instance, run.attempt);
+        if let Ok(mut running) = self.running.lock() {
+            running.insert(id, Arc::clone(&handle));
+        }
+        let (shared, running) = (Arc::clone(&self.shared), Arc::clone(&self.running));
+        // A helper dies with the thread that started it: this one sees its step through.
+        let thread = std::thread::Builder::new()
+            .name(format!("tarn-{}", run.instance))
+            .spawn(move || {
+                let done = catch_unwind(AssertUnwindSafe(|| step::run(&shared, &run, &handle)));
+                let (event, leaving) = done.unwrap_or_else(|_| (broken(&run), Leaving::default()));
+                if let Ok(mut running) = running.lock() {
+                    running.remove(&id);
+                }
+                shared.deliver(Delivery::Outcome(event));
+                drop(leaving);
+            });
+        self.threads.retain(|t| !t.is_finished());
+        self.threads
+            .push(thread.map_err(|e| world_error("cannot start a thread", &e))?);
+        Ok(())
+    }
+
+    fn reuse(&mut self, instance: InstanceId, prior: u32) {
+        let Some(found) = self.prior.get(prior as usize).cloned() else {
+            return;
+        };
+        // An earlier run may have numbered datasets and versions otherwise: outputs go by their position.
+        let step = self.shared.workflow.step(instance.step);
+        let made: Vec<_> = step
+            .uses
+            .iter()
+            .filter_map(|u| Some((u.data, u.makes?)))
+            .collect();
+        let named = |(data, version), seq| PartRef {
+            data,
+            version,
+            origin: instance.index,
+            seq,
+        };
+        for (o, made) in found.outputs.iter().zip(&made) {
+            for (info, _) in &o.parts {
+                let part = named(*made, info.seq);
+                self.shared.know(part, info.class.clone(), info.key.clone());
+            }
+        }
+        for (output, part, place) in &found.held {
+            let output_made = found.outputs.get(*output as usize);
+            let info = output_made.and_then(|o| Some(&o.parts.get(*part as usize)?.0));
+            if let (Some(info), Some(made)) = (info, made.get(*output as usize)) {
+                self.take_over(named(*made, info.seq), &info.key, place);
+            }
+        }
+    }
+
+    /// A replica of an earlier run becomes one of this run, if it has not made way for something else.
+    fn take_over(&mut self, part: PartRef, key: &StoreKey, at: &Place) {
+        let path = match at {
+            Place::Node(spot) if !self.shared.own.has(spot.node) => return,
+            Place::Drained if !self.shared.is_home() => return,
+            Place::Node(spot) => {
+                if self.shared.ledgers.take_over(*spot, key) {
+                    // Room that was kept from the engine is now its own.
+                    self.looked = None;
+                }
+                self.shared.replica(*spot, key)
+            }
+            Place::Drained => self.shared.drained(key),
+            Place::Source | Place::External(_) => return,
+        };
+        // What an object store has was looked at, and makes way for nothing.
+        if !path.is_ok_and(|p| is_object(&p) || is_folder(&p)) {
+            let at = at.clone();
+            let gone = Event::Evicted { part, at };
+            self.shared.deliver(Delivery::News(gone));
+        }
+    }
+
+    fn hand_out(&mut self, delivery: Delivery) -> (Time, Event) {
+        let event = match delivery {
+            Delivery::Outcome(event) => {
+                self.owed = self.owed.saturating_sub(1);
+                event
+            }
+            Delivery::News(event) => event,
+            Delivery::Wake => Event::Timer,
+        };
+        (self.now(), event)
+    }
+
+    /// What has happened already; [`Event::Timer`] when it was woken.
+    fn ready(&mut self) -> Option<(Time, Event)> {
+        self.look_at_ledgers();
+        if let Some(event) = self.ahead.pop() {
+            return Some((self.now(), event));
+        }
+        let delivery = self.deliveries.try_recv().ok()?;
+        Some(self.hand_out(delivery))
+    }
+
+    /// What was kept at these places, where attempts have looked for it, is removed.
+    fn forget(&self, at: &[TierRef], kept: impl Fn(TierRef) -> Result<Kept, Failure>) {
+        let own = at.iter().filter(|spot| self.shared.own.has(spot.node));
+        let kept = own.filter_map(|spot| Some((*spot, kept(*spot).ok()?)));
+        // What follows may run there again.
+        let aside = kept.filter_map(|(spot, kept)| kept::set_aside(&self.shared, &kept, spot));
+        let aside = aside.collect();
+        if let Some(pool) = &self.pool {
+            pool.add(Job::Forget(aside));
+        }
+    }
+
+    /// Notes whether the engine has nothing under way and only waits for another run's room.
+    fn note_idle(&mut self, until: Option<Time>) -> Result<(), WorldError> {
+        if self.shared.own != Own::All {
+            // It has part of the run only: whether there is nothing else to do, others know.
+            return Ok(());
+        }
+        self.idle = match self.owed == 0 && until.is_some() {
+            true => self.idle.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        match self.shared.ledgers.idle(self.idle).hopeless() {
+            Some(why) => Err(WorldError(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// For so many nanoseconds nothing has been under way in the whole run, of which this world has a part, and it waits for room;
+    /// or that is over. What of the room is here.
+    pub fn waits(&self, idle: Option<u64>) -> Waits {
+        let since = idle.and_then(|n| Instant::now().checked_sub(Duration::from_nanos(n)));
+        self.shared.ledgers.idle(since)
+    }
+}
+
+/// Where the replicas of other workflows are stored.
+fn folders_of_others(prior: &[PriorData]) -> BTreeMap<(TierRef, StoreKey), PathBuf> {
+    let parts = prior.iter().flat_map(|data| &data.parts);
+    let folders = parts.flat_map(|part| {
+        let folder =
+            |(spot, path): &(TierRef, PathBuf)| ((*spot, part.info.key.clone()), path.clone());
+        part.at.iter().map(folder)
+    });
+    folders.collect()
+}
+
+fn known_hashes(prior: &[PriorInstance]) -> BTreeMap<StoreKey, Hash> {
+    let outputs = prior.iter().flat_map(|p| &p.outputs);
+    let parts = outputs.flat_map(|o| &o.parts);
+    parts
+        .filter_map(|(info, _)| Some((info.key.clone(), info.hash?)))
+        .collect()
+}
+
+fn broken(run: &Run) -> Event {
+    Event::Ended {
+        instance: run.instance,
+        attempt: run.attempt,
+        ended: Ended::Failed {
+            failure: Failure {
+                kind: FailureKind::Launch,
+                message: "an error inside tarn; please report it with the lines above on stderr"
+                    .into(),
+            },
+            log_tail: String::new(),
+            newest: None,
+        },
+        usage: Usage::default(),
+    }
+}
+
+/// The folders over which steps mount their data. Empty and never written: they are seen only inside steps.
+/// Whether the nodes of a step can have one namespace. On one machine they have one folder; elsewhere it is looked, if a step wants
+/// it, whether the programs for it are there and whether each tier can hold a brick.
+fn one_namespace(config: &Config) -> Result<(), String> {
+    let wanted = config.workflow.steps.iter().flat_map(|s| &s.uses);
+    let wanted = wanted
+        .filter(|u| u.distribution == Distribution::Shared)
+        .count()
+        > 0;
+    let Own::Some(own) = &config.own else {
+        return Ok(());
+    };
+    if !wanted || own.is_empty() {
+        return Ok(());
+    }
+    probe_shared(&config.helper_exe)?;
+    let nodes = own.iter().filter_map(|n| config.cluster.nodes.get(n.at()));
+    for tier in nodes.flat_map(|n| &n.tiers) {
+        let can = config.mover.capabilities(&tier.root);
+        if !can.map_err(|e| e.to_string())?.xattrs {
+            return Err(format!(
+                "the file system of tier {} ({}) has no user attributes, which GlusterFS needs (tmpfs has them from Linux 6.6 on)",
+                tier.name,
+                tier.root.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one of the steps with images is alone, if there is one.
+fn wants_images(workflow: &Workflow) -> Option<bool> {
+    let restarts = workflow.steps.iter().filter_map(|s| s.restart);
+    let of_images = restarts.filter(|r| r.from == Image);
+    of_images.map(|r| r.alone).reduce(|one, other| one || other)
+}
+
+/// The first signal is an event: the engine stops the steps in good order. Any later one kills them, but for
+/// SIGHUP: a terminal that closes may send several.
+fn watch_signals(
+    shared: &Arc<Shared>,
+    running: &LedAttempts,
+) -> std::io::Result<(SignalHandle, JoinHandle<()>)> {
+    let mut watched = vec![SIGINT, SIGTERM];
+    // Who has started tarn with nohup wants it to outlive the terminal.
+    if !tarn_sys::process::ignores(SIGHUP) {
+        watched.push(SIGHUP);
+    }
+    let mut signals = Signals::new(watched)?;
+    let handle = signals.handle();
+    let (shared, running) = (Arc::clone(shared), Arc::clone(running));
+    let thread = std::thread::Builder::new()
+        .name("tarn-signals".into())
+        .spawn(move || {
+            let mut before = false;
+            for signal in signals.forever() {
+                // Told first: what it ends is not to be heard of before it.
+                shared.deliver(Delivery::News(Event::Interrupted { signal }));
+                if before
+                    && signal != SIGHUP
+                    && let Ok(running) = running.lock()
+                {
+                    running.values().for_each(|h| h.stop.ask(Urgency::Kill));
+                }
+                before = true;
+            }
+        })?;
+    Ok((handle, thread))
+}
+
+impl World for Local {
+    fn now(&self) -> Time {
+        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.epoch.saturating_add(elapsed)
+    }
+
+    fn perform(&mut self, action: &Action) -> Result<(), WorldError> {
+        let job = match &action.what {
+            Do::List { data } => Job::List(*data),
+            Do::Transfer(t) => {
+                self.hold_cached(t, &action.why);
+                Job::Transfer(Box::new(t.clone()))
+            }
+            Do::Evict {
+                key,
+                at: Place::Node(spot),
+                ..
+            } if !self.shared.ledgers.evicts(*spot, key) => return Ok(()),
+            Do::Cache {
+                part,
+                key,
+                at,
+                share,
+            } => {
+                self.cache(*part, key, *at, *share);
+                return Ok(());
+            }
+            Do::Evict { part, key, at } if self.stays_pinned(at, key, &action.why) => {
+                let (part, at) = (*part, at.clone());
+                self.ahead.push(Event::Evicted { part, at });
+                return Ok(());
+            }
+            Do::Evict { part, key, at } => Job::Evict {
+                part: *part,
+                key: key.clone(),
+                at: at.clone(),
+            },
+            Do::Run(run) => {
+                self.owed += 1;
+                return self.start(run.clone());
+            }
+            Do::Stop { instance, attempt } => {
+                if let Ok(running) = self.running.lock()
+                    && let Some(handle) = running.get(&(*instance, *attempt))
+                {
+                    handle.cancel(Urgency::Terminate);
+                }
+                return Ok(());
+            }
+            Do::Abandon { id } => {
+                if let Some(pool) = &self.pool {
+                    pool.abandon(*id);
+                }
+                return Ok(());
+            }
+            Do::CopyImage {
+                instance,
+                attempt,
+                image,
+                from,
+                to,
+                ..
+            } => Job::Image(Copy {
+                instance: *instance,
+                attempt: *attempt,
+                image: *image,
+                from: *from,
+                to: *to,
+            }),
+            Do::Forget { instance, at } => {
+                if let Some(pool) = &self.pool {
+                    pool.give_up_instance(*instance);
+                }
+                let kept = |spot| Kept::new(&self.shared, *instance, spot);
+                for kept in at.iter().filter_map(|spot| kept(*spot).ok()).take(1) {
+                    unlist(&self.shared, &kept);
+                }
+                self.forget(at, kept);
+                return Ok(());
+            }
+            Do::Discard { key, at, .. } => {
+                let kept = |spot| Kept::named(&self.shared, partitions::beside(key), spot);
+                self.forget(at, kept);
+                return Ok(());
+            }
+            Do::Reuse { instance, prior } => {
+                self.reuse(*instance, *prior);
+                return Ok(());
+            }
+            Do::Finish { outcome } => {
+                sources::flush(&self.shared);
+                self.done = *outcome == Outcome::Done;
+                if self.done {
+                    if self.shared.is_home() {
+                        dests::drop_half_rescues(&self.shared);
+                    }
+                    let synced = durable::sync_kept(&self.shared);
+                    synced.map_err(|Failure { message, .. }| WorldError(message))?;
+                }
+                return Ok(());
+            }
+            Do::Assign { .. } | Do::Unassign { .. } | Do::Note { .. } => return Ok(()),
+        };
+        self.owed += 1;
+        if let Some(pool) = &self.pool {
+            pool.add(job);
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, until: Option<Time>) -> Result<(Time, Event), WorldError> {
+        loop {
+            self.note_idle(until)?;
+            if let Some(event) = self.ready() {
+                return Ok(event);
+            }
+            let now = self.now();
+            if until.is_some_and(|u| u <= now) {
+                return Ok((now, Event::Timer));
+            }
+            if until.is_none() && self.owed == 0 {
+                return Err(WorldError(
+                    "nothing is under way and there is nothing to wait for".into(),
+                ));
+            }
+            let pause = self.shared.ledgers.pause();
+            let left = until.map_or(pause, |u| Duration::from_nanos(u - now));
+            match self.deliveries.recv_timeout(left.min(pause)) {
+                Ok(delivery) => return Ok(self.hand_out(delivery)),
+                Err(RecvTimeoutError::Timeout) => self.look_at_ledgers(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(WorldError("the threads of the local world are gone".into()));
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self) -> Option<(Time, Event)> {
+        loop {
+            match self.ready()? {
+                (_, Event::Timer) => {}
+                event => return Some(event),
+            }
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Ok(running) = self.running.lock() {
+            for handle in running.values() {
+                handle.cancel(Urgency::Kill);
+            }
+        }
+        self.router.end();
+        drop(self.pool.take());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        if let Some((handle, thread)) = self.signals.take() {
+            handle.close();
+            let _ = thread.join();
+        }
+        sources::flush(&self.shared);
+        if let Err(Failure { message, .. }) = self.shared.forget_own_keys() {
+            warn(&message);
+        }
+        if self.done {
+            kept::remove_all(&self.shared);
+        }
+        let roots: BTreeSet<&PathBuf> = self.shared.own_tiers().map(|(_, _, t)| &t.root).collect();
+        for root in roots {
+            if let Err(e) = vacate(root, &self.shared.workspace, 0) {
+                warn(&format!(
+                    "cannot update the ledger of {}: {e}",
+                    root.display()
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a run that shares its tiers with others gives up for them, and what stays as cache while nobody needs its room.
+
+use super::Local;
+use crate::inventory::is_protected;
+use crate::pool::{Job, Pool};
+use crate::store::warn;
+use std::time::Instant;
+use tarn_types::event::Event;
+use tarn_types::id::TierRef;
+use tarn_types::layout::TierDir;
+use tarn_types::part::{PartRef, Place, StoreKey, Transfer};
+use tarn_types::reason::Reason;
+use tarn_types::workflow::Keep;
+
+impl Local {
+    /// What other runs have changed on the tiers, looked at not more often than is worth it.
+    pub(super) fn look_at_ledgers(&mut self) {
+        let pause = self.shared.ledgers.pause();
+        if self.looked.is_none_or(|at| at.elapsed() >= pause) {
+            self.looked = Some(Instant::now());
+            let news = self.shared.ledgers.news();
+            self.ahead.extend(
+                news.into_iter()
+                    .map(|(spot, bytes)| Event::Capacity { spot, bytes }),
+            );
+            self.give_way();
+            self.give_cache_up();
+        }
+    }
+
+    /// When two runs hold a part each of the room that both need, the younger one's data goes, once all that it
+    /// still does is to wait: the engine fetches or makes it again. What is to be kept beyond the run stays.
+    fn give_way(&mut self) {
+        let steps = self.running.lock().map_or(0, |r| r.len()) + self.router.attended();
+        let queued = self.pool.as_ref().map_or(0, Pool::queued);
+        if steps > 0 || self.owed > self.shared.ledgers.waiters() + queued {
+            return;
+        }
+        for (spot, key) in self.shared.ledgers.in_the_way() {
+            let Some(part) = self.shared.part_of(&key) else {
+                self.shared.ledgers.discard(spot, &key, &*self.shared.mover);
+                continue;
+            };
+            let keep = self.shared.dataset(part.data).map(|d| d.keep);
+            if let (Ok(Keep::UntilConsumed | Keep::Workflow), Some(pool)) = (keep, &self.pool) {
+                self.owed += 1;
+                let at = Place::Node(spot);
+                pool.add(Job::Evict { part, key, at });
+            }
+        }
+    }
+
+    /// What is cached goes where another run waits for room.
+    fn give_cache_up(&mut self) {
+        for (spot, part, key) in self.shared.ledgers.wanted_by_others() {
+            if let Some(pool) = &self.pool {
+                self.owed += 1;
+                let at = Place::Node(spot);
+                pool.add(Job::Evict { part, key, at });
+            }
+        }
+    }
+
+    /// Whether a replica that the run has no use for is the last one of a part that the user has pinned, wherever the run has put it: it
+    /// stays, and its room is none of the run's any more. One that was moved to another place of this run's, or is damaged, is not meant.
+    pub(super) fn stays_pinned(&mut self, at: &Place, key: &StoreKey, why: &Reason) -> bool {
+        if !self.pinned.contains(key) {
+            return false;
+        }
+        let is_last =
+            matches!(at, Place::Node(spot) if self.last_pinned.remove(&(*spot, key.clone())));
+        let has_other = match why {
+            Reason::MovedAway { .. } | Reason::EvictForRoom { .. } | Reason::StagedOut => !is_last,
+            why => *why == Reason::Damaged,
+        };
+        let replica = match at {
+            Place::Node(spot) => self.shared.replica(*spot, key),
+            Place::Drained => self.shared.drained(key),
+            Place::Source | Place::External(_) => return false,
+        };
+        let Some(replica) = replica.ok().filter(|_| !has_other) else {
+            return false;
+        };
+        warn(&format!(
+            "{} stays, as it is pinned: new versions are stored beside it",
+            replica.display()
+        ));
+        if let Place::Node(spot) = at {
+            let ledgers = &self.shared.ledgers;
+            ledgers.leave(*spot, key.clone(), replica, true);
+        }
+        true
+    }
+
+    /// What is rescued from the cache is not removed meanwhile.
+    pub(super) fn hold_cached(&self, t: &Transfer, why: &Reason) {
+        if *why != Reason::Rescue {
+            return;
+        }
+        for m in &t.parts {
+            if let (Place::Node(spot), Ok((_, key))) = (&m.from, self.shared.known(&m.part)) {
+                self.shared.ledgers.hold(*spot, &key);
+            }
+        }
+    }
+
+    /// A replica stays as cache. What cannot be marked as such goes. A replica that somebody has pinned gets no mark: it stays, and no
+    /// other workflow removes it for room.
+    pub(super) fn cache(&mut self, part: PartRef, key: &StoreKey, spot: TierRef, share: u64) {
+        if self.pinned.contains(key) {
+            self.last_pinned.insert((spot, key.clone()));
+            return;
+        }
+        let shared = &self.shared;
+        let replica = shared.replica(spot, key);
+        if replica.is_ok_and(|r| is_protected(&self.protected, &r)) {
+            return;
+        }
+        let dir = shared.tier_dir(spot);
+        let marks = |dir: &TierDir| {
+            let replica = (spot, part, key);
+            shared.ledgers.cache(replica, dir, share, &*shared.mover)
+        };
+        if !dir.is_ok_and(|dir| marks(&dir))
+            && let Some(pool) = &self.pool
+        {
+            self.owed += 1;
+            let (key, at) = (key.clone(), Place::Node(spot));
+            pool.add(Job::Evict { part, key, at });
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What failed on the way or in the end, and what was stopped when the run was.
+
+use super::links::Links;
+use super::text::escape;
+use crate::names::Names;
+use crate::summarize::{lost_nodes, not_rescued, not_run};
+use crate::summary::MAX_NOT_RUN;
+use crate::trace::{Trace, is_stopped};
+use std::fmt::Write;
+use tarn_types::event::FailureKind;
+use tarn_types::history::{AttemptEnd, TransferEnd};
+use tarn_types::units::{Elapsed, Time};
+
+/// Failures that are shown, the last ones: each may carry some kilobytes of log.
+const MAX_FAILURES: usize = 100;
+/// Names of stopped attempts that are shown.
+const MAX_STOPPED: usize = 20;
+
+/// Attempts that ended with the run, in one sentence.
+fn stopped(page: &mut String, trace: &Trace, names: &Names<'_>) {
+    let stopped = || trace.attempts().filter(|(_, a)| is_stopped(a));
+    let first: Vec<String> = stopped()
+        .take(MAX_STOPPED)
+        .map(|((id, _), _)| names.instance(id))
+        .collect();
+    let count = stopped().count();
+    if count == 0 {
+        return;
+    }
+    let more = match count - first.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let _ = writeln!(
+        page,
+        "<section id=\"stopped\"><h2>What was stopped <small>{count}</small></h2><p>These attempts were running \
+         when the run was stopped. They did not fail: <b>{}</b>{more}.</p></section>",
+        escape(&first.join(", "))
+    );
+}
+
+/// A failure: when, what, why, the end of its log and a link to it.
+type Shown<'a> = (Time, String, &'a str, &'a str, Option<String>);
+
+/// Failed attempts and transfers; those that were only stopped are none.
+fn failed<'a>(trace: &'a Trace, names: &Names<'_>, links: &Links) -> Vec<Shown<'a>> {
+    let mut all: Vec<Shown<'a>> = Vec::new();
+    for ((id, _), a) in trace.attempts().filter(|(_, a)| !is_stopped(a)) {
+        if let Some((when, AttemptEnd::Failed { failure, log_tail })) = &a.ended {
+            let what = format!(
+                "{}, attempt {}, on {}",
+                names.instance(id),
+                a.attempt,
+                names.nodes(&a.nodes)
+            );
+            let log = links.log(&names.step(id.step), id, a.attempt);
+            all.push((*when, what, &failure.message, log_tail, Some(log)));
+        }
+    }
+    for t in trace.history.transfers.values() {
+        if let Some((when, TransferEnd::Failed(failure))) = &t.ended
+            && failure.kind != FailureKind::Cancelled
+        {
+            let data = names.version(t.order.data, t.order.version);
+            let what = format!(
+                "transfer {} of {data} to {}",
+                t.order.id,
+                names.place(&t.order.to)
+            );
+            all.push((*when, what, &failure.message, "", None));
+        }
+    }
+    all
+}
+
+pub(super) fn failures(
+    page: &mut String,
+    trace: &Trace,
+    names: &Names<'_>,
+    links: &Links,
+    title: &str,
+) {
+    stopped(page, trace, names);
+    let mut all = failed(trace, names, links);
+    let not_run = not_run(trace);
+    let when = trace.history.outcome.map_or(0, |(when, _)| when);
+    for step in not_run.iter().take(MAX_NOT_RUN) {
+        let what = format!("{} did not run", step.step);
+        all.push((when, what, &step.why, "", None));
+    }
+    if let Some(more @ 1..) = not_run.len().checked_sub(MAX_NOT_RUN) {
+        let what = format!("{more} more step(s) did not run");
+        all.push((when, what, "they need what failed", "", None));
+    }
+    let not_rescued = not_rescued(trace);
+    for data in &not_rescued {
+        let what = format!("{} {}", data.dataset, data.what());
+        all.push((when, what, &data.why, "", None));
+    }
+    let lost = lost_nodes(trace);
+    for loss in &lost {
+        let what = format!("{} is lost", loss.node);
+        all.push((loss.at_ns, what, &loss.why, "", None));
+    }
+    for (data, failure) in &trace.history.source_failures {
+        all.push((
+            0,
+            format!("listing {}", names.data(*data)),
+            &failure.message,
+            "",
+            None,
+        ));
+    }
+    if all.is_empty() {
+        return;
+    }
+    all.sort_by_key(|f| f.0);
+    let hidden = all.len().saturating_sub(MAX_FAILURES);
+    let _ = writeln!(page, "<section id=\"failures\"><h2>{title}</h2>");
+    if hidden > 0 {
+        let _ = writeln!(
+            page,
+            "<p class=\"fine\">The last {MAX_FAILURES} of {}.</p>",
+            all.len()
+        );
+    }
+    for (when, what, message, tail, log) in all.iter().skip(hidden) {
+        let _ = write!(
+            page,
+            "<article class=\"failure\"><h3>{} <small>at {}</small></h3><p>{}</p>",
+            escape(what),
+            Elapsed(*when),
+            escape(message)
+        );
+        if !tail.is_empty() {
+            let _ = write!(
+                page,
+                "<details open><summary>last lines of its log</summary><div class=\"tail\"><pre>{}</pre></div></details>",
+                escape(tail)
+            );
+        }
+        if let Some(log) = log {
+            let _ = write!(page, "<p><a href=\"{log}\">whole log</a></p>");
+        }
+        page.push_str("</article>\n");
+    }
+    page.push_str("</section>\n");
+}

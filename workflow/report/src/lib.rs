@@ -1,0 +1,38 @@
+//! What happened in a run, told from its log alone: totals ([`Summary`]), a page to look at ([`html()`]),
+//! answers to why ([`why()`]) and where a run stands ([`Status`]). Nothing here is measured or guessed:
+//! every figure is a sum over logged records, and what is estimated says so. docs/guide/report.md defines each figure.
+//!
+//! Reading order: [`trace`] (the fold), [`summary`] and [`summarize`] (totals), [`why`], [`status`], [`html`].
+
+pub mod evidence;
+mod figure;
+pub mod html;
+mod names;
+mod shares;
+pub mod site;
+mod status;
+mod suggest;
+mod summarize;
+pub mod summary;
+mod trace;
+mod why;
+
+pub use html::{Links, html, link};
+pub use names::lent;
+pub use status::{
+    Counts, Fill, LastFailure, LiveStatus, MAX_FAILURES, Moved, Moving, NodeNow, Running, Status,
+    status,
+};
+pub use summary::{Emulated, EnergyTotal, LostNode, NotRescued, NotRun, OutcomeName, Summary};
+pub use why::{Answer, WhyError, render, why};
+
+/// The records do not make up a log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReportError {
+    /// There is no `started` record.
+    #[error(
+        "the log has no `started` record: the run died before it began, or the log is not whole; \
+         there is nothing to report (`tarn run` starts again)"
+    )]
+    NotStarted,
+}

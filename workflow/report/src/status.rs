@@ -1,0 +1,460 @@
+//! `tarn status`: where a run stands.
+
+mod count;
+mod failed;
+mod meter;
+mod text;
+
+use crate::ReportError;
+use crate::names::{Names, kind_name};
+use crate::summarize::{emulated, lost_nodes, not_rescued, not_run};
+use crate::summary::{Emulated, LostNode, NotRescued, NotRun, OutcomeName, SCHEMA};
+use crate::trace::Trace;
+use count::counts;
+pub(crate) use count::{counts_of_steps, unexpanded};
+use failed::failures;
+use meter::Meters;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_ports::Record;
+use tarn_types::action::{Outcome, Subject};
+use tarn_types::history::{AttemptEnd, DeedKind, TransferEnd, TransferHistory};
+use tarn_types::id::{InstanceId, NodeId, TierId, TierRef};
+use tarn_types::nodes::{Live, Phase};
+use tarn_types::part::{PartMove, Place};
+use tarn_types::reason::Reason;
+use tarn_types::units::{Nanos, Time};
+pub(crate) use text::unexpanded as unexpanded_text;
+
+/// Failures that [`Status::failures`] lists.
+pub const MAX_FAILURES: usize = 100;
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of this shape.
+    pub schema: u32,
+    /// The run's name.
+    pub run: String,
+    /// The workflow's name.
+    pub workflow: String,
+    /// The policy.
+    pub policy: String,
+    /// How it ended; `unfinished` while it runs (or when it died).
+    pub outcome: OutcomeName,
+    /// Nanoseconds since its start, or until its end.
+    pub elapsed_ns: Nanos,
+    /// What the external store is made to look like.
+    pub emulated: Option<Emulated>,
+    /// Instances by state.
+    pub counts: Counts,
+    /// What runs.
+    pub running: Vec<Running>,
+    /// What moves.
+    pub transfers: Vec<Moving>,
+    /// The nodes.
+    #[serde(default)]
+    pub nodes: Vec<NodeNow>,
+    /// What lies where.
+    pub tiers: Vec<Fill>,
+    /// What has moved so far, by kind.
+    #[serde(default)]
+    pub moved: Vec<Moved>,
+    /// Whether the run's process is there; `None` where nobody has looked.
+    #[serde(default)]
+    pub alive: Option<bool>,
+    /// Every loss of a node, in order.
+    #[serde(default)]
+    pub lost_nodes: Vec<LostNode>,
+    /// Steps that did not run because of a failure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<NotRun>,
+    /// Datasets with `on_failure = "drain"` that were not copied out completely when the run ended early.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_rescued: Vec<NotRescued>,
+    /// The first [`MAX_FAILURES`] of what has failed for good or at its last attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailedNow>,
+    /// How many more have failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_failures: u64,
+    /// The first [`crate::summary::MAX_NOT_RUN`] of the steps whose number of instances is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unexpanded: Vec<String>,
+    /// The last thing that failed.
+    pub last_failure: Option<LastFailure>,
+}
+
+/// Instances by state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Not placed.
+    pub waiting: u64,
+    /// Placed, inputs on their way or cores still busy.
+    pub staging: u64,
+    /// Running.
+    pub running: u64,
+    /// Committed in this run.
+    pub committed: u64,
+    /// Taken from an earlier run.
+    pub reused: u64,
+    /// Failed at the last attempt.
+    pub failed: u64,
+    /// Steps whose number of instances is not known yet: the data they run over is not made.
+    pub unexpanded_steps: u64,
+}
+
+/// A running attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The instance.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: Vec<String>,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// `preparing`, `running` or `committing`; known while the run says it.
+    #[serde(default)]
+    pub phase: Option<String>,
+    /// Since it was started.
+    pub elapsed_ns: Nanos,
+    /// Of a step that goes on from its checkpoints: from which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<String>,
+    /// Its partitions: what each takes of which tier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<String>,
+    /// What has become of images of its processes, if any were to be taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<String>,
+}
+
+/// A transfer that has been ordered and has not ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moving {
+    /// Its id, as `tarn why` takes it.
+    pub id: String,
+    /// The dataset and version.
+    pub data: String,
+    /// Its kind.
+    pub kind: String,
+    /// Where it comes from; of several places the first, and how many more.
+    #[serde(default)]
+    pub from: String,
+    /// Where it goes.
+    pub to: String,
+    /// Bytes of its parts.
+    pub bytes: u64,
+    /// Bytes that are there; known while it moves and the run says it, like the next two.
+    #[serde(default)]
+    pub done: Option<u64>,
+    /// Bytes a second over the last 5 s, or since it began to move.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    /// Nanoseconds that it takes to its end at this rate.
+    #[serde(default)]
+    pub left_ns: Option<Nanos>,
+    /// Since it was ordered.
+    pub elapsed_ns: Nanos,
+}
+
+/// What a tier holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fill {
+    /// The node.
+    pub node: String,
+    /// The tier.
+    pub tier: String,
+    /// Bytes it holds of this run.
+    pub held: u64,
+    /// Bytes this run may use.
+    pub capacity: u64,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeNow {
+    /// Its name.
+    pub node: String,
+    /// Whether it is lost.
+    pub lost: bool,
+    /// Attempts that run on it.
+    pub running: u64,
+    /// Cores that they take.
+    pub cores_busy: u64,
+    /// Cores that it offers.
+    pub cores: u64,
+}
+
+/// Bytes that transfers of one kind have moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The kind.
+    pub kind: String,
+    /// Bytes, those of unfinished transfers included as far as they are known.
+    pub bytes: u64,
+    /// Bytes a second over the whole run.
+    pub mean: u64,
+    /// Bytes a second over the last 5 s; known while somebody watches and the run says it.
+    pub rate: Option<u64>,
+}
+
+/// An instance that has failed, or a step or a dataset that was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedNow {
+    /// Its name.
+    pub what: String,
+    /// Why, as reported.
+    pub message: String,
+}
+
+/// A failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastFailure {
+    /// When, in nanoseconds since the start.
+    pub when: Time,
+    /// What failed.
+    pub what: String,
+    /// Why, as reported.
+    pub message: String,
+    /// Last lines of the step's log.
+    pub log_tail: Option<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Where a run stands at `now` (nanoseconds since its start; the last record's time if that is later).
+///
+/// # Errors
+/// When the log has no beginning.
+pub fn status(records: &[Record], now: Time) -> Result<Status, ReportError> {
+    let trace = Trace::of(records)?;
+    Ok(status_of(&trace, now, None, &mut Meters::default()))
+}
+
+/// Where a run stands, as its log grows and it says more of itself.
+#[derive(Debug, Default)]
+pub struct LiveStatus {
+    trace: Option<Trace>,
+    meters: Meters,
+}
+
+impl LiveStatus {
+    /// The next record.
+    pub fn apply(&mut self, record: &Record) {
+        match &mut self.trace {
+            Some(trace) => trace.apply(record),
+            None => self.trace = Trace::of(std::slice::from_ref(record)).ok(),
+        }
+    }
+
+    /// As [`status()`], with what the run says of itself. The log is the truth: what it does not know to be under way is
+    /// not shown.
+    ///
+    /// # Errors
+    /// When no record has begun the run yet.
+    pub fn status(&mut self, now: Time, live: Option<&Live>) -> Result<Status, ReportError> {
+        let trace = self.trace.as_ref().ok_or(ReportError::NotStarted)?;
+        Ok(status_of(trace, now, live, &mut self.meters))
+    }
+}
+
+fn status_of(trace: &Trace, now: Time, live: Option<&Live>, meters: &mut Meters) -> Status {
+    let names = Names::new(&trace.start, &trace.history);
+    let (outcome, now) = match trace.history.outcome {
+        None => (OutcomeName::Unfinished, now.max(trace.history.now)),
+        Some((at, Outcome::Done)) => (OutcomeName::Done, at),
+        Some((at, Outcome::Failed)) => (OutcomeName::Failed, at),
+        Some((at, Outcome::Refused)) => (OutcomeName::Refused, at),
+        Some((at, Outcome::Interrupted(_))) => (OutcomeName::Interrupted, at),
+    };
+    meters.read(&trace.history, live);
+    let (failures, more_failures) = failures(trace, &names);
+    Status {
+        schema: SCHEMA,
+        run: trace.start.run.clone(),
+        workflow: trace.start.workflow.name.clone(),
+        policy: trace.start.options.policy.to_string(),
+        outcome,
+        elapsed_ns: now,
+        emulated: emulated(trace),
+        counts: counts(trace),
+        running: running(trace, &names, now, live),
+        transfers: moving(trace, &names, now, meters),
+        nodes: nodes(trace),
+        tiers: fills(trace),
+        moved: meters.moved(now),
+        alive: None,
+        lost_nodes: lost_nodes(trace),
+        not_run: not_run(trace),
+        not_rescued: not_rescued(trace),
+        failures,
+        more_failures,
+        unexpanded: unexpanded(trace),
+        last_failure: last_failure(trace, &names),
+    }
+}
+
+fn running(trace: &Trace, names: &Names<'_>, now: Time, live: Option<&Live>) -> Vec<Running> {
+    let steps = live.map_or(&[][..], |l| &l.steps);
+    let phases = steps.iter().map(|s| ((s.instance, s.attempt), s.phase));
+    let phases: BTreeMap<_, _> = phases.collect();
+    let open = trace.attempts().filter(|(_, a)| a.ended.is_none());
+    let open = open.map(|((id, _), a)| Running {
+        name: names.instance(id),
+        nodes: a.nodes.iter().map(|s| names.node(s.node)).collect(),
+        attempt: a.attempt,
+        phase: phases
+            .get(&(id, a.attempt))
+            .map(|p| phase_name(*p).to_owned()),
+        elapsed_ns: now.saturating_sub(a.started),
+        restarted: restarted(trace, names, id, a.attempt),
+        partitions: names.lent(&a.partitions),
+        images: a.images.any().then(|| a.images.to_string()),
+    });
+    open.collect()
+}
+
+fn restarted(trace: &Trace, names: &Names<'_>, id: InstanceId, attempt: u32) -> Option<String> {
+    let deeds = trace.history.deeds.get(&Subject::Instance(id))?;
+    let mut newest = deeds.kept.iter().rev();
+    let begun = newest.find(|d| d.what == DeedKind::Run(attempt))?;
+    matches!(begun.why, Reason::Restart { .. }).then(|| names.reason(&begun.why))
+}
+
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Preparing => "preparing",
+        Phase::Running => "running",
+        Phase::Committing => "committing",
+    }
+}
+
+fn moving(trace: &Trace, names: &Names<'_>, now: Time, meters: &Meters) -> Vec<Moving> {
+    let open = trace
+        .history
+        .transfers
+        .values()
+        .filter(|t| t.ended.is_none());
+    let open = open.map(|t| {
+        let metered = meters.of(t.order.id);
+        Moving {
+            id: t.order.id.to_string(),
+            data: names.version(t.order.data, t.order.version),
+            kind: kind_name(t.order.kind).into(),
+            from: sources(&t.order.parts, names),
+            to: names.place(&t.order.to),
+            bytes: t.expected,
+            done: metered.map(|m| m.done),
+            rate: metered.and_then(|m| m.rate),
+            left_ns: metered.and_then(|m| m.left),
+            elapsed_ns: now.saturating_sub(t.ordered),
+        }
+    });
+    open.collect()
+}
+
+fn sources(parts: &[PartMove], names: &Names<'_>) -> String {
+    let places: BTreeSet<&Place> = parts.iter().map(|p| &p.from).collect();
+    let first = places.first().map(|p| names.place(p)).unwrap_or_default();
+    match places.len() {
+        0 | 1 => first,
+        n => format!("{first} +{}", n - 1),
+    }
+}
+
+fn nodes(trace: &Trace) -> Vec<NodeNow> {
+    let mut nodes: Vec<NodeNow> = (0..)
+        .map(NodeId)
+        .zip(&trace.start.cluster.nodes)
+        .map(|(id, node)| NodeNow {
+            node: node.name.clone(),
+            lost: trace.history.is_lost(id),
+            running: 0,
+            cores_busy: 0,
+            cores: node.cores.into(),
+        })
+        .collect();
+    for ((id, _), attempt) in trace.attempts().filter(|(_, a)| a.ended.is_none()) {
+        for spot in &attempt.nodes {
+            if let Some(node) = nodes.get_mut(spot.node.at()) {
+                node.running += 1;
+                node.cores_busy += u64::from(trace.cores(id.step));
+            }
+        }
+    }
+    nodes
+}
+
+fn fills(trace: &Trace) -> Vec<Fill> {
+    let mut fills = Vec::new();
+    for (n, node) in (0..).zip(&trace.start.cluster.nodes) {
+        for (t, tier) in (0..).zip(&node.tiers) {
+            let spot = TierRef {
+                node: NodeId(n),
+                tier: TierId(t),
+            };
+            let changed = trace.history.capacity.get(&spot).and_then(|c| c.last());
+            fills.push(Fill {
+                node: node.name.clone(),
+                tier: tier.name.clone(),
+                held: trace.history.held(spot),
+                capacity: changed.map_or(tier.capacity, |c| c.1),
+            });
+        }
+    }
+    fills
+}
+
+fn has_result(trace: &Trace, id: InstanceId) -> bool {
+    let instance = trace.history.instances.get(&id);
+    instance.is_some_and(|instance| instance.state.is_done())
+}
+
+/// The newest failure that no later success has made up for: of instances that have no result, and of transfers of versions that have
+/// not arrived since.
+fn last_failure(trace: &Trace, names: &Names<'_>) -> Option<LastFailure> {
+    let attempts = trace.attempts().filter_map(|((id, _), a)| match &a.ended {
+        Some((when, AttemptEnd::Failed { failure, log_tail })) if !has_result(trace, id) => {
+            Some(LastFailure {
+                when: *when,
+                what: format!("attempt {} of {}", a.attempt, names.instance(id)),
+                message: failure.message.clone(),
+                log_tail: Some(log_tail.clone()).filter(|t| !t.is_empty()),
+            })
+        }
+        _ => None,
+    });
+    let came_later = |t: &TransferHistory, failed: Time| {
+        trace.history.transfers.values().any(|other| {
+            let is_same =
+                (other.order.data, other.order.version) == (t.order.data, t.order.version);
+            is_same
+                && matches!(&other.ended, Some((when, TransferEnd::Done { .. })) if *when >= failed)
+        })
+    };
+    let transfers = trace
+        .history
+        .transfers
+        .values()
+        .filter_map(|t| match &t.ended {
+            Some((when, TransferEnd::Failed(failure)))
+                if !t.instance.is_some_and(|id| has_result(trace, id)) && !came_later(t, *when) =>
+            {
+                Some(LastFailure {
+                    when: *when,
+                    what: format!(
+                        "transfer {} of {}",
+                        t.order.id,
+                        names.version(t.order.data, t.order.version)
+                    ),
+                    message: failure.message.clone(),
+                    log_tail: None,
+                })
+            }
+            _ => None,
+        });
+    attempts.chain(transfers).max_by_key(|f| f.when)
+}

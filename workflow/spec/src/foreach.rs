@@ -1,0 +1,250 @@
+//! Reading `foreach`, and what a step with one may not have.
+
+use crate::diag::{Code, Finding, Findings, quoted};
+use crate::item::{ITEM, entry_problem};
+use crate::section::{Located, Section, integer, no_nul, place, shorten};
+use crate::step::{RawStep, item_without_foreach};
+use miette::SourceSpan;
+use std::collections::HashMap;
+use tarn_types::bounds;
+use tarn_types::pattern::EntryPattern;
+use tarn_types::workflow::Role;
+use toml::Spanned;
+use toml::de::DeValue;
+
+/// A `foreach` as written.
+pub(crate) enum RawForeach {
+    /// Values, with their places.
+    Values(Vec<Located<String>>),
+    /// Entries of the dataset of this name.
+    Entries(String, EntryPattern),
+}
+
+const HINT: &str = "write values, such as `foreach = [\"a\", \"b\"]`, or the entries of a dataset, such as `foreach = \"raw/*\"`";
+
+/// Reads `foreach` of a step.
+pub(crate) fn read(out: &mut Findings, step: &Section<'_>) -> Option<Located<RawForeach>> {
+    let value = step.get("foreach")?;
+    let span = place(value);
+    let read = match value.get_ref() {
+        DeValue::Array(list) => values(out, step, list, span).map(RawForeach::Values),
+        DeValue::String(text) => no_nul(out, text, span)
+            .then(|| entries(text, span, &step.what))
+            .and_then(|read| read.map_err(|problem| out.add(problem)).ok()),
+        _ => {
+            step.wrong_type(
+                out,
+                "foreach",
+                value,
+                "an array of values or a string",
+                "[\"a\", \"b\"]",
+            );
+            None
+        }
+    };
+    read.map(|foreach| Located::new(foreach, span))
+}
+
+fn entries(text: &str, span: SourceSpan, what: &str) -> Result<RawForeach, Finding> {
+    let refuse = |code, label: String| {
+        Finding::error(
+            code,
+            format!("`foreach` of {what} does not name entries of a dataset"),
+        )
+        .at(span, label)
+        .help(HINT)
+    };
+    let (name, pattern) = text
+        .split_once('/')
+        .ok_or_else(|| refuse(Code::BadForeach, "has no `/`".into()))?;
+    if pattern.contains(ITEM) {
+        return Err(refuse(
+            Code::BadItem,
+            format!("`{ITEM}` is what this gives; it cannot stand in it"),
+        ));
+    }
+    let pattern =
+        EntryPattern::new(pattern).map_err(|why| refuse(Code::BadPattern, shorten(&why)))?;
+    Ok(RawForeach::Entries(name.to_owned(), pattern))
+}
+
+fn values(
+    out: &mut Findings,
+    step: &Section<'_>,
+    list: &[Spanned<DeValue<'_>>],
+    span: SourceSpan,
+) -> Option<Vec<Located<String>>> {
+    if list.is_empty() {
+        out.add(
+            Finding::error(
+                Code::BadForeach,
+                format!("`foreach` of {} is empty", step.what),
+            )
+            .at(span, "no values")
+            .help("name at least one value, or remove the step"),
+        );
+        return None;
+    }
+    if list.len() > bounds::MAX_INSTANCES as usize {
+        out.add(
+            Finding::error(
+                Code::TooLarge,
+                format!("`foreach` of {} has {} values", step.what, list.len()),
+            )
+            .at(
+                span,
+                format!("at most {} are allowed", bounds::MAX_INSTANCES),
+            )
+            .help("let one instance work on several values"),
+        );
+        return None;
+    }
+    let mut seen: HashMap<String, SourceSpan> = HashMap::with_capacity(list.len());
+    let mut all = Vec::with_capacity(list.len());
+    for item in list {
+        let value = one_value(out, step, item)?;
+        if let Some(first) = seen.insert(value.clone(), place(item)) {
+            out.add(
+                Finding::error(
+                    Code::BadForeach,
+                    format!("{} is twice in `foreach` of {}", quoted(&value), step.what),
+                )
+                .at(place(item), "again here")
+                .at(first, "first here")
+                .help("remove one: each value gives one instance"),
+            );
+            return None;
+        }
+        all.push(Located::new(value, place(item)));
+    }
+    Some(all)
+}
+
+fn one_value(
+    out: &mut Findings,
+    step: &Section<'_>,
+    item: &Spanned<DeValue<'_>>,
+) -> Option<String> {
+    if let Some(number) = integer(item.get_ref()) {
+        return Some(number.to_string());
+    }
+    match item.get_ref().as_str() {
+        Some("") => {
+            out.add(
+                Finding::error(
+                    Code::BadForeach,
+                    format!("a value in `foreach` of {} is empty", step.what),
+                )
+                .at(place(item), "empty")
+                .help("give it a text, which $TARN_ITEM holds in each instance"),
+            );
+            None
+        }
+        Some(text) => no_nul(out, text, place(item)).then(|| text.to_owned()),
+        None => {
+            step.wrong_type(
+                out,
+                "foreach",
+                item,
+                "an array of strings or integers",
+                "[\"a\", \"b\"]",
+            );
+            None
+        }
+    }
+}
+
+/// Checks what goes together with `foreach`: nodes, `inout`, `max`, `{item}`.
+pub(crate) fn check(out: &mut Findings, step: &RawStep) {
+    let what = format!("step {}", quoted(&step.name.value));
+    let Some(foreach) = &step.foreach else {
+        for item in &step.items {
+            if item.entry.as_ref().is_some_and(|e| e.contains(ITEM)) {
+                out.add(item_without_foreach(out.find(item.span, ITEM), &what));
+            }
+        }
+        bounds_without_entries(out, step, &what);
+        return;
+    };
+    if let Some(nodes) = step.nodes.as_ref().filter(|n| n.value > 1) {
+        out.add(
+            Finding::error(
+                Code::BadForeach,
+                format!("{what} has `foreach` and several nodes"),
+            )
+            .at(nodes.span, "an instance of a foreach step has one node")
+            .at(foreach.span, "`foreach`")
+            .help("remove `nodes`, or write a step for each value"),
+        );
+    }
+    for item in step.items.iter().filter(|i| i.role == Role::Inout) {
+        out.add(
+            Finding::error(
+                Code::BadForeach,
+                format!("{what} has `foreach` and `inout`"),
+            )
+            .at(
+                item.span,
+                format!(
+                    "all instances would change one tree of {}",
+                    quoted(&item.name)
+                ),
+            )
+            .at(foreach.span, "`foreach`")
+            .help("read it with `in`, and write what is new to another dataset with `out`"),
+        );
+    }
+    if let RawForeach::Values(values) = &foreach.value {
+        bounds_without_entries(out, step, &what);
+        check_substituted(out, step, values);
+    }
+}
+
+/// `max` and `allow_empty` are for a `foreach` over the entries of a dataset.
+fn bounds_without_entries(out: &mut Findings, step: &RawStep, what: &str) {
+    let keys = [
+        ("max", step.max.as_ref().map(|m| m.span)),
+        ("allow_empty", step.allow_empty.as_ref().map(|a| a.span)),
+    ];
+    for (key, span) in keys {
+        let Some(span) = span else { continue };
+        out.add(
+            Finding::error(
+                Code::BadForeach,
+                format!("`{key}` of {what} has no meaning"),
+            )
+            .at(span, "bounds a `foreach` over the entries of a dataset")
+            .help(format!(
+                "remove `{key}`, or write `foreach = \"dataset/*\"`"
+            )),
+        );
+    }
+}
+
+/// With values from the file, `NAME/{item}` is known now: it must name an entry.
+fn check_substituted(out: &mut Findings, step: &RawStep, values: &[Located<String>]) {
+    for item in &step.items {
+        let Some(entry) = item.entry.as_ref().filter(|e| e.contains(ITEM)) else {
+            continue;
+        };
+        for value in values {
+            // A name with a literal `*` exists: here it was not meant as a pattern.
+            let filled = entry.replace(ITEM, &value.value).replace('*', "-");
+            if let Some((label, _)) = entry_problem(&filled) {
+                let entry = quoted(&entry.replace(ITEM, &value.value));
+                out.add(
+                    Finding::error(
+                        Code::BadPattern,
+                        format!("{entry} does not name a top-level entry of `{}`", item.name),
+                    )
+                    .at(value.span, label)
+                    .at(item.span, format!("`{ITEM}` stands for it here"))
+                    .help(
+                        "use values that name entries, or another variable for values that are not names",
+                    ),
+                );
+                return;
+            }
+        }
+    }
+}

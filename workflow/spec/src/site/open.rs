@@ -1,0 +1,104 @@
+//! Files as they are read: plain or compressed, and what they seem to be.
+
+use crate::diag::{Code, Finding};
+use crate::site::document::too_large;
+use flate2::read::MultiGzDecoder;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use tarn_types::bounds;
+
+/// Gives the bytes of a file.
+pub type ReadFile<'f> = dyn Fn(&Path) -> io::Result<Vec<u8>> + 'f;
+
+/// Bytes of a trace, decompressed: the largest of the Parallel Workloads Archive have some hundred MiB.
+pub const MAX_TRACE_BYTES: u64 = 8 << 30;
+/// Bytes in which it is seen what a file is: comments may come first.
+const HEAD: u64 = 64 << 10;
+/// Bytes that are decompressed at once.
+const BUFFER: usize = 256 << 10;
+
+/// A file's bytes.
+pub(crate) struct Opened(Vec<u8>);
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A trace of batch jobs.
+    Trace,
+    /// A recorded workflow.
+    Json,
+    /// A workload, or a workflow of tarn.
+    Toml,
+}
+
+impl Opened {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A finding without a place.
+    pub(crate) fn read(read: &ReadFile<'_>, path: &Path) -> Result<Self, Finding> {
+        read(path).map(Self).map_err(|error| {
+            Finding::error(
+                Code::BadPath,
+                format!("`{}` cannot be read: {error}", path.display()),
+            )
+            .help("name a file that exists and may be read; paths in a file start at its folder")
+        })
+    }
+
+    /// Its lines, decompressed.
+    pub(crate) fn lines(&self) -> Box<dyn BufRead + '_> {
+        // A byte order mark, as some editors write it.
+        let bytes = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
+        match bytes.starts_with(&[0x1f, 0x8b]) {
+            true => {
+                let plain = MultiGzDecoder::new(bytes).take(MAX_TRACE_BYTES);
+                Box::new(BufReader::with_capacity(BUFFER, plain))
+            }
+            false => Box::new(bytes),
+        }
+    }
+
+    /// What it seems to be, by its first character that is no space.
+    pub(crate) fn kind(&self) -> Result<Kind, Finding> {
+        let mut head = Vec::new();
+        self.lines()
+            .take(HEAD)
+            .read_to_end(&mut head)
+            .map_err(|e| damaged(&e))?;
+        Ok(match head.trim_ascii_start().first() {
+            Some(b';' | b'-' | b'0'..=b'9') => Kind::Trace,
+            Some(b'{') => Kind::Json,
+            _ => Kind::Toml,
+        })
+    }
+
+    /// Its text.
+    pub(crate) fn text(&self) -> Result<String, Finding> {
+        let most = bounds::MAX_WORKFLOW_BYTES as u64;
+        let mut bytes = Vec::new();
+        let mut lines = self.lines().take(most + 1);
+        lines.read_to_end(&mut bytes).map_err(|e| damaged(&e))?;
+        if bytes.len() as u64 > most {
+            return Err(too_large(bytes.len() as u64));
+        }
+        String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            Finding::error(
+                Code::Syntax,
+                format!("the file is no text: byte {at} is not UTF-8"),
+            )
+            .help(
+                "give a TOML or JSON file in UTF-8, or a trace, each plain or compressed with gzip",
+            )
+        })
+    }
+}
+
+fn damaged(error: &io::Error) -> Finding {
+    Finding::error(
+        Code::Syntax,
+        format!("the file cannot be decompressed: {error}"),
+    )
+    .help("fetch the file again: it is damaged or cut off")
+}

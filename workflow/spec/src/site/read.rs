@@ -1,0 +1,223 @@
+//! Workloads from files of any kind.
+
+use crate::diag::{Code, Finding, Rejected};
+use crate::site::alone::Alone;
+use crate::site::document::rejected;
+use crate::site::draft::Draft;
+use crate::site::gather::{Gather, Loaded};
+use crate::site::mix::read_mix;
+use crate::site::open::{Kind, Opened, ReadFile};
+use crate::site::steps::{self, ASSUMED_ENTRIES};
+use crate::site::swf::{Target, TraceOptions, read_trace};
+use crate::site::ways::FlowOptions;
+use crate::site::wfformat;
+use std::path::Path;
+use tarn_types::site::Machine;
+use tarn_types::units::Time;
+use toml::de::DeTable;
+
+/// How files are read; what a workload file says itself goes before.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ReadOptions {
+    /// Traces of batch jobs.
+    pub trace: TraceOptions,
+    /// Workflows.
+    pub flow: FlowOptions,
+    /// When a trace begins, or a workflow comes.
+    pub arrives: Time,
+}
+
+/// Reads the workload of one file for a machine. What the file is, its content says: a trace (Standard Workload Format),
+/// a recorded workflow (WfFormat), each plain or compressed; a workflow file of tarn; or a workload file, which mixes
+/// these. `read` gives the bytes of a file.
+///
+/// # Errors
+/// All that is wrong with it, or with a file that it names.
+pub fn read_workload(
+    path: &Path,
+    machine: &Machine,
+    options: &ReadOptions,
+    read: &ReadFile<'_>,
+) -> Result<Loaded, Rejected> {
+    read_workloads(&[path], machine, options, read)
+}
+
+/// Like [`read_workload`] with several files, whose jobs come onto one machine.
+///
+/// # Errors
+/// All that is wrong with the first wrong file.
+pub fn read_workloads(
+    paths: &[&Path],
+    machine: &Machine,
+    options: &ReadOptions,
+    read: &ReadFile<'_>,
+) -> Result<Loaded, Rejected> {
+    let mut source = Source {
+        machine,
+        alone: Alone(machine.store),
+        read,
+        gather: Gather::default(),
+    };
+    for path in paths {
+        source.file(path, options)?;
+    }
+    Ok(source.gather.finish())
+}
+
+/// What is read, and into what.
+pub(crate) struct Source<'s> {
+    pub(crate) machine: &'s Machine,
+    pub(crate) alone: Alone,
+    read: &'s ReadFile<'s>,
+    pub(crate) gather: Gather,
+}
+
+/// Why a file that another names gives nothing.
+pub(crate) enum Failure {
+    /// Of the place where it is named.
+    Here(Finding),
+    /// Of the file itself.
+    There(Rejected),
+}
+
+impl Source<'_> {
+    fn file(&mut self, path: &Path, options: &ReadOptions) -> Result<(), Rejected> {
+        let name = path.display().to_string();
+        let of_file = |finding| rejected(&name, finding);
+        let opened = Opened::read(self.read, path).map_err(of_file)?;
+        if opened.kind().map_err(of_file)? == Kind::Trace {
+            return self
+                .trace_of(&opened, &name, &options.trace, options.arrives)
+                .map_err(of_file);
+        }
+        let text = opened.text().map_err(of_file)?;
+        if is_flow(&opened, &text) {
+            let mut draft = self.draft_of(path, &opened, &text, &options.flow, ASSUMED_ENTRIES)?;
+            self.gather
+                .room(draft.jobs.len(), draft.items.len())
+                .map_err(of_file)?;
+            let order = draft.order().unwrap_or_default();
+            options.flow.submit.apply(&mut draft, &order);
+            self.gather.flow(&draft, &flow_name(path), options.arrives);
+            return Ok(());
+        }
+        read_mix(self, path, &name, &text, options)
+    }
+
+    /// Adds a trace that another file names.
+    pub(crate) fn trace(
+        &mut self,
+        path: &Path,
+        options: &TraceOptions,
+        arrives: Time,
+    ) -> Result<(), Failure> {
+        let name = path.display().to_string();
+        let opened = Opened::read(self.read, path).map_err(Failure::Here)?;
+        if opened.kind().map_err(Failure::Here)? != Kind::Trace {
+            let message = format!("`{name}` is no trace");
+            return Err(Failure::Here(Finding::error(Code::BadValue, message).help(
+                "a trace is in the Standard Workload Format: a line a job, 18 numbers in each; workflows go into `[[workflow]]`",
+            )));
+        }
+        self.trace_of(&opened, &name, options, arrives)
+            .map_err(Failure::Here)
+    }
+
+    fn trace_of(
+        &mut self,
+        opened: &Opened,
+        name: &str,
+        options: &TraceOptions,
+        arrives: Time,
+    ) -> Result<(), Finding> {
+        let target = Target {
+            nodes: self.machine.nodes(),
+            alone: self.alone,
+        };
+        read_trace(
+            &mut self.gather,
+            name,
+            &mut *opened.lines(),
+            target,
+            options,
+            arrives,
+        )
+    }
+
+    /// The workflow of a file that another names, with its jobs in an order in which they can run.
+    pub(crate) fn draft(
+        &mut self,
+        path: &Path,
+        options: &FlowOptions,
+        entries: u32,
+    ) -> Result<Draft, Failure> {
+        let opened = Opened::read(self.read, path).map_err(Failure::Here)?;
+        let no_flow = || {
+            let message = format!("`{}` is no workflow", path.display());
+            Failure::Here(Finding::error(Code::BadValue, message).help(
+                "a workflow is a workflow file of tarn or a recorded instance in WfFormat; traces go into `[[trace]]`",
+            ))
+        };
+        if opened.kind().map_err(Failure::Here)? == Kind::Trace {
+            return Err(no_flow());
+        }
+        let text = opened.text().map_err(Failure::Here)?;
+        if !is_flow(&opened, &text) {
+            return Err(no_flow());
+        }
+        self.draft_of(path, &opened, &text, options, entries)
+            .map_err(Failure::There)
+    }
+
+    fn draft_of(
+        &mut self,
+        path: &Path,
+        opened: &Opened,
+        text: &str,
+        options: &FlowOptions,
+        entries: u32,
+    ) -> Result<Draft, Rejected> {
+        let name = path.display().to_string();
+        let mut notes = Vec::new();
+        let draft = match opened.kind().map_err(|finding| rejected(&name, finding))? {
+            Kind::Json => wfformat::read_instance(&name, text, options, self.alone, &mut notes)?,
+            Kind::Toml | Kind::Trace => {
+                let folder = path.parent().unwrap_or(Path::new(""));
+                let parsed = crate::parse(&name, text, folder)?;
+                steps::expand(&parsed.workflow, options, entries, self.alone, &mut notes)
+                    .map_err(|finding| rejected(&name, finding))?
+            }
+        };
+        for note in notes {
+            self.gather.note(format!("{name}: {note}"));
+        }
+        Ok(draft)
+    }
+}
+
+/// Whether a text is a workflow: a recorded one, or a workflow file of tarn, which has steps.
+fn is_flow(opened: &Opened, text: &str) -> bool {
+    match opened.kind() {
+        Ok(Kind::Json) => true,
+        _ => DeTable::parse_recoverable(text)
+            .0
+            .get_ref()
+            .contains_key("step"),
+    }
+}
+
+/// The name of a workflow: its file's, without folder and endings.
+pub(crate) fn flow_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // A name stands in one line.
+    let name = name.replace(char::is_control, "?");
+    let bare = name
+        .trim_end_matches(".gz")
+        .trim_end_matches(".json")
+        .trim_end_matches(".toml");
+    if bare.is_empty() {
+        "workflow".into()
+    } else {
+        bare.to_owned()
+    }
+}
