@@ -486,11 +486,20 @@ fn kill_criu(child: &Child) {
         });
         below
     };
+    // The first of it, which the process that takes the image has started: a child that outlives it holds nothing.
+    let is_first = |pid: &Pid| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        let parent = stat.ok().and_then(|stat| {
+            let after = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.to_owned();
+            fs::read(format!("/proc/{after}/cmdline")).ok()
+        });
+        parent.is_some_and(|words| String::from_utf8_lossy(&words).contains("\0__image"))
+    };
     // Stopped before that: what is ending already takes a signal without a trace. All of it: without one of the children by which it
     // finds out what the kernel can do, it continues.
     until("CRIU", || {
-        let stopped = criu().into_iter().filter(|pid| stop(*pid)).count();
-        stopped > 0 && stopped == criu().len()
+        let stopped: Vec<_> = criu().into_iter().filter(|pid| stop(*pid)).collect();
+        stopped.iter().any(is_first) && stopped.len() == criu().len()
     });
     for pid in criu() {
         kill_process(pid, Signal::KILL).expect("CRIU is killed");

@@ -87,9 +87,11 @@ fn mistakes_are_told_where_their_user_looks() {
 fn controllers_begin_anew_while_a_job_is_staged() {
     let Some(site) = Site::up(1) else { return };
     case(&site);
-    let job = submit(&site, COPIES, &["--begin=now+12"]);
+    let busy = site.hold("node1");
+    let job = submit(&site, COPIES, &[]);
     site.wait_taken_in(&job);
     site.kill_controller();
+    site.alice(&["scancel", &busy]);
     site.wait("the job stands at its gate", || {
         site.state(&job) == "CONFIGURING"
     });
@@ -125,7 +127,8 @@ cat $TARN_fields/f > ~/read && hostname > ~/where
     submit(&site, makes, &["-w", "node2"]);
     // Its name is no answer of Slurm's about it.
     let name = "x Prefer=node1 y";
-    let job = submit(&site, reads, &["--begin=now+25", "-J", name]);
+    let busy = site.hold("node[1-2]");
+    let job = submit(&site, reads, &["-J", name]);
     site.wait("it prefers the node that has its data", || {
         let shown = site.root(&["scontrol", "-o", "show", "job", &job]);
         shown.contains(" Prefer=node2 ")
@@ -133,6 +136,7 @@ cat $TARN_fields/f > ~/read && hostname > ~/where
     site.cluster
         .restart_ctld_without_its_nodes()
         .unwrap_or_else(|e| panic!("{e:#}"));
+    site.let_go(&busy);
     site.wait_for(&job, "COMPLETED");
     let said = |name: &str| fs::read_to_string(site.home("alice").join(name)).expect(name);
     assert_eq!(said("read"), "here\n");
@@ -150,9 +154,11 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
     let log = site.cluster.shared().join("controller.log");
     let said = |what: &str| fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
     site.wait("the backup waits", || said("this is the backup"));
-    let job = submit(&site, COPIES, &["-w", "node1", "--begin=now+10"]);
+    let busy = site.hold("node1");
+    let job = submit(&site, COPIES, &["-w", "node1"]);
     site.wait_taken_in(&job);
     site.kill_controller();
+    site.alice(&["scancel", &busy]);
     // The users' commands and Slurm's scripts find the other one, which knows the job.
     site.wait("the backup is the controller", || said("epoch=2"));
     site.wait_for(&job, "COMPLETED");
@@ -168,13 +174,12 @@ fn a_backup_takes_over_and_a_minute_without_any_controller_costs_a_minute() {
         &["-w", "node1"],
     );
     site.wait_for(&running, "RUNNING");
-    let comes = submit(
-        &site,
-        &COPIES.replace("out/result", "out/third"),
-        &["-w", "node2", "--begin=now+40"],
-    );
+    let busy = site.hold("node2");
+    let third = COPIES.replace("out/result", "out/third");
+    let comes = submit(&site, &third, &["-w", "node2"]);
     site.wait_taken_in(&comes);
     site.kill_backup(2);
+    site.alice(&["scancel", &busy]);
     site.alice(&["rm", "runs"]);
     std::thread::sleep(Duration::from_secs(60));
     assert_eq!(site.state(&comes), "CONFIGURING");

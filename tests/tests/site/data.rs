@@ -93,12 +93,14 @@ cat $TARN_grid/points; (echo x > $TARN_grid/points) 2> /dev/null && echo written
     verify("alice").expect("it is whole again");
     // Revoked, the job that waits is refused at its gate, and the next one when it comes.
     let waits = format!("#SBATCH -N1 -n1\n{read}");
-    let job = site.submit("bob", "wait.sh", &waits, &["--begin=now+15"]);
+    let busy = site.hold("node1");
+    let job = site.submit("bob", "wait.sh", &waits, &[]);
     let job = job.unwrap_or_else(|e| panic!("{e:#}"));
     site.wait("it is taken in", || {
         site.why("bob", &job).contains("taken in")
     });
     made(&site, "alice", &["data", "revoke", "foam/mesh", "bob"]);
+    site.alice(&["scancel", &busy]);
     site.wait("it is refused", || {
         site.why("bob", &job).contains("revoked")
     });

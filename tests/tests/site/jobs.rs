@@ -264,9 +264,7 @@ head -c {mib}M /dev/zero > $TARN_big/zeros; hostname > ~/where-{name}
 #[test]
 fn what_a_job_reads_is_brought_while_it_waits_for_nodes() {
     let Some(site) = Site::up(2) else { return };
-    let busy = "sbatch --parsable -N2 --exclusive -o /dev/null --wrap 'sleep 600'";
-    let busy = site.alice(&["sh", "-c", busy]);
-    site.wait_for(&busy, "RUNNING");
+    let busy = site.hold("node[1-2]");
     site.alice(&["sh", "-c", MESH]);
     let job = site.submit("alice", "read.sh", WHERE, &[]);
     let job = job.expect("it is taken");
@@ -275,17 +273,7 @@ fn what_a_job_reads_is_brought_while_it_waits_for_nodes() {
         why.contains("it is expected on node1: what it reads is there")
     });
     assert_eq!(site.state(&job), "PENDING");
-    // A preference chooses among the nodes that are idle: the first one alone could be the other, where the job before it ended sooner.
-    let partition = |state: &str| {
-        let state = format!("state={state}");
-        site.root(&["scontrol", "update", "partition=main", &state])
-    };
-    partition("down");
-    site.alice(&["scancel", &busy]);
-    site.wait("both nodes are idle", || {
-        site.root(&["sinfo", "-hN", "-o", "%T"]) == "idle\nidle\n"
-    });
-    partition("up");
+    site.let_go(&busy);
     site.wait_for(&job, "COMPLETED");
     let place = fs::read_to_string(site.home("alice").join("where"));
     assert_eq!(place.expect("where it ran"), "node1\n", "{}", site.logs());

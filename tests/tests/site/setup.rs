@@ -170,6 +170,29 @@ impl Site {
         });
     }
 
+    /// Keeps these nodes busy, and returns the job that does: jobs for them wait as long as their test wants.
+    pub(crate) fn hold(&self, nodes: &str) -> String {
+        let job = format!("sbatch --parsable -w {nodes} --exclusive -o /dev/null --wrap 'sleep 600'");
+        let job = self.alice(&["sh", "-c", &job]);
+        self.wait_for(&job, "RUNNING");
+        job
+    }
+
+    /// Ends such a job; what waits begins when all nodes are idle, so that a preference has the choice among them.
+    pub(crate) fn let_go(&self, job: &str) {
+        let partition = |state: &str| {
+            let state = format!("state={state}");
+            self.root(&["scontrol", "update", "partition=main", &state])
+        };
+        partition("down");
+        self.alice(&["scancel", job]);
+        self.wait("all nodes are idle", || {
+            let states = self.root(&["sinfo", "-hN", "-o", "%T"]);
+            states.lines().all(|state| state == "idle")
+        });
+        partition("up");
+    }
+
     pub(crate) fn home(&self, user: &str) -> PathBuf {
         self.cluster.shared().join("home").join(user)
     }
