@@ -1,7 +1,6 @@
 //! An error with its exit code.
 
 use std::fmt::Display;
-use std::process::ExitCode;
 use tarn_types::codes::Exit;
 
 /// What ends the command.
@@ -57,17 +56,6 @@ impl From<anyhow::Error> for CliError {
 
 /// What a command returns: its exit code.
 pub type CliResult<T = Exit> = Result<T, CliError>;
-
-/// Ends a program: prints the error, if there is one, and returns the exit code.
-pub fn ended(result: CliResult) -> ExitCode {
-    match result {
-        Ok(exit) => ExitCode::from(exit as u8),
-        Err(e) => {
-            crate::print::say!("error: {e}");
-            ExitCode::from(e.exit as u8)
-        }
-    }
-}
 
 /// Gives an error its exit code.
 pub trait ExitWith<T> {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
 use std::sync::OnceLock;
 use tarn_types::codes::Exit;
 
@@ -88,6 +89,17 @@ fn stdout(text: &str) -> CliResult<()> {
                 "cannot write to standard output: {why}; the output is incomplete: free space, or redirect it elsewhere"
             ),
         )),
+    }
+}
+
+/// Ends a program: prints the error, if there is one, and returns the exit code.
+pub fn ended(result: CliResult) -> ExitCode {
+    match result {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(e) => {
+            say!("error: {e}");
+            ExitCode::from(e.exit as u8)
+        }
     }
 }
 

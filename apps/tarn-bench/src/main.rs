@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     match Cli::try_parse() {
-        Ok(cli) => error::ended(dispatch(&cli)),
+        Ok(cli) => print::ended(dispatch(&cli)),
         Err(e) => usage_error::print(&Cli::command(), &e),
     }
 }
@@ -58,9 +58,9 @@ fn dispatch(cli: &Cli) -> CliResult {
         Command::Dsa(args) => ("dsa", dsa::run(args)?),
         Command::Hdf5(args) => ("hdf5", hdf5::run(args)?),
         Command::Cluster(args) => ("cluster", cluster::run(args)?),
-        Command::Policies(args) => return policies::run(cli, args),
-        Command::Mixed(args) => return mixed::run(cli, args),
-        Command::Reproduce(args) => return reproduce::run(cli, args),
+        Command::Policies(args) => return policies::run(cli.json, args),
+        Command::Mixed(args) => return mixed::run(cli.json, args),
+        Command::Reproduce(args) => return reproduce::run(cli.json, args),
     };
     if cli.json {
         print::json(&figure::to_json(name, &figures))?;

@@ -4,7 +4,6 @@
 mod outcome;
 mod workload;
 
-use crate::args::Cli;
 use crate::error::{CliResult, ExitWith};
 use crate::figure;
 use crate::print::{self, say};
@@ -75,7 +74,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// When a file cannot be read, a job can never run on the machine, or a policy breaks a rule of the machine.
-pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
+pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     let machine = machine(args)?;
     for path in std::iter::once(&args.swf).chain(&args.workflow) {
         std::fs::metadata(path)
@@ -84,7 +83,7 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
     }
     let outcomes = measure(args, &machine)?;
     let medians = across_seeds(&outcomes);
-    if cli.json {
+    if json {
         let mut value = figure::to_json("mixed", &outcome::figures(&medians));
         value["seeds"] = serde_json::json!(outcomes);
         value["medians"] = serde_json::json!(medians);

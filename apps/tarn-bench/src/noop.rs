@@ -2,8 +2,7 @@
 //! tarn's state and its tier on one medium, and beside the price of a sync there.
 
 use crate::figure::{Figure, median};
-use crate::scratch::Scratch;
-use crate::workflow::file_system;
+use crate::scratch::{Scratch, file_system};
 use anyhow::{Context, ensure};
 use std::fs::File;
 use std::io::Write;

@@ -5,7 +5,6 @@ mod page;
 mod points;
 mod search;
 
-use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::figure;
 use crate::print;
@@ -64,7 +63,7 @@ fn percent(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// When a file cannot be read or has no workflow that can run on the machine, or a policy breaks a rule of the machine.
-pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
+pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     if let Some(path) = &args.report {
         check_folder(path)?;
     }
@@ -84,7 +83,7 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
             .with_context(|| format!("cannot write the report to {}", path.display()))
             .exit(Exit::State)?;
     }
-    if cli.json {
+    if json {
         let figures = points::figures(&points, &medians);
         let mut value = figure::to_json("policies", &figures);
         value["share_of"] = serde_json::json!(args.share_of);

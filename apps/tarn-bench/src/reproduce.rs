@@ -3,7 +3,6 @@
 
 mod child;
 
-use crate::args::Cli;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::figure;
 use crate::print::{self, out, say};
@@ -100,15 +99,15 @@ impl About {
 ///
 /// # Errors
 /// When there is no such experiment, or the page cannot be written. An experiment that cannot run is none.
-pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
+pub(crate) fn run(json: bool, args: &Args) -> CliResult {
     if let Some(file) = &args.render {
-        return render(cli, file, args);
+        return render(json, file, args);
     }
     let signals = Signals::watch()?;
     let folder = folder(args)?;
     let names = names(&folder)?;
     if args.list {
-        return list(cli, &folder, &names, &signals);
+        return list(json, &folder, &names, &signals);
     }
     let chosen = match args.names.is_empty() {
         true => names.clone(),
@@ -150,7 +149,7 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
             break;
         }
     }
-    told(cli, args, &results)?;
+    told(json, args, &results)?;
     write(&results, page, &kept)?;
     say!("{}: all of it, with figures", page.display());
     match signals.exit() {
@@ -161,8 +160,8 @@ pub(crate) fn run(cli: &Cli, args: &Args) -> CliResult {
 }
 
 /// All of it; beside a page that was asked for, only what has to be known at once.
-fn told(cli: &Cli, args: &Args, results: &Results) -> CliResult<()> {
-    match (cli.json, &args.report) {
+fn told(json: bool, args: &Args, results: &Results) -> CliResult<()> {
+    match (json, &args.report) {
         (true, _) => print::json(results),
         (false, Some(_)) => print::text(&evidence::brief(results)),
         (false, None) => print::text(&evidence::text(results)),
@@ -177,7 +176,7 @@ fn drawn(results: &Results, page: &Path, kept: &Path) -> String {
     evidence::page(results, Some(&link))
 }
 
-fn render(cli: &Cli, file: &Path, args: &Args) -> CliResult {
+fn render(json: bool, file: &Path, args: &Args) -> CliResult {
     let size = std::fs::metadata(file)
         .with_context(|| format!("cannot read {}", file.display()))
         .exit(Exit::NotFound)?
@@ -204,7 +203,7 @@ fn render(cli: &Cli, file: &Path, args: &Args) -> CliResult {
     }
     match args.markdown {
         true => print::text(&evidence::markdown(&results))?,
-        false => told(cli, args, &results)?,
+        false => told(json, args, &results)?,
     }
     Ok(Exit::Success)
 }
@@ -270,14 +269,14 @@ fn about(folder: &Path, name: &str, signals: &Signals) -> Result<About, String> 
     }
 }
 
-fn list(cli: &Cli, folder: &Path, names: &[String], signals: &Signals) -> CliResult {
+fn list(json: bool, folder: &Path, names: &[String], signals: &Signals) -> CliResult {
     let mut all = Minutes {
         quick: 0.0,
         full: 0.0,
     };
     for name in names {
         match about(folder, name, signals) {
-            Ok(about) if cli.json => print::json(&serde_json::json!({
+            Ok(about) if json => print::json(&serde_json::json!({
                 "name": name, "title": about.title, "source": about.source, "needs": about.needs,
                 "minutes": {"quick": about.minutes.quick, "full": about.minutes.full},
             }))?,
@@ -294,7 +293,7 @@ fn list(cli: &Cli, folder: &Path, names: &[String], signals: &Signals) -> CliRes
             Err(why) => say!("{name}: {why}"),
         }
     }
-    if !cli.json {
+    if !json {
         let Minutes { quick, full } = all;
         let (most_quick, most_full) = (evidence::QUICK_MINUTES, evidence::FULL_MINUTES);
         out!(

@@ -92,3 +92,27 @@ fn watch_signals() -> std::io::Result<()> {
     })?;
     Ok(())
 }
+
+/// The type of the file system of a folder, as its mount says.
+pub(crate) fn file_system(folder: &Path) -> anyhow::Result<String> {
+    let folder = folder.canonicalize().with_context(|| {
+        format!(
+            "cannot use the directory {}: make it, or name another",
+            folder.display()
+        )
+    })?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
+        .context("cannot read /proc/self/mountinfo")?;
+    // Field 5 is the mount point; the type follows a lone hyphen (proc(5)). Of equal mount points the last is on top.
+    let found = mounts
+        .lines()
+        .filter_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            Some((before.split(' ').nth(4)?, after.split(' ').next()?))
+        })
+        .filter(|(point, _)| folder.starts_with(point))
+        .max_by_key(|(point, _)| point.len());
+    Ok(found
+        .map_or("unknown file system", |(_, kind)| kind)
+        .to_owned())
+}

@@ -5,7 +5,7 @@
 use crate::figure::{Figure, median};
 use crate::io::{Cache, IoReport, PAGE};
 use crate::processes;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, file_system};
 use anyhow::{Context, bail, ensure};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -209,30 +209,6 @@ fn targets(args: &Args) -> anyhow::Result<Vec<Target>> {
         });
     }
     Ok(targets)
-}
-
-/// The type of the file system of a folder, as its mount says.
-pub(super) fn file_system(folder: &Path) -> anyhow::Result<String> {
-    let folder = folder.canonicalize().with_context(|| {
-        format!(
-            "cannot use the directory {}: make it, or name another",
-            folder.display()
-        )
-    })?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
-        .context("cannot read /proc/self/mountinfo")?;
-    // Field 5 is the mount point; the type follows a lone hyphen (proc(5)). Of equal mount points the last is on top.
-    let found = mounts
-        .lines()
-        .filter_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            Some((before.split(' ').nth(4)?, after.split(' ').next()?))
-        })
-        .filter(|(point, _)| folder.starts_with(point))
-        .max_by_key(|(point, _)| point.len());
-    Ok(found
-        .map_or("unknown file system", |(_, kind)| kind)
-        .to_owned())
 }
 
 /// Refuses what does not fit: the largest case beside a tenth of what is free.

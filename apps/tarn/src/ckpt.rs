@@ -11,7 +11,7 @@ mod show;
 mod verify;
 mod version_catalog;
 
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::{CliError, CliResult};
 use clap::{Args, Subcommand};
 use std::borrow::Cow;
@@ -88,26 +88,26 @@ impl Place {
     }
 }
 
-pub(crate) fn ckpt(cli: &Cli, command: &CkptCommand) -> CliResult {
+pub(crate) fn ckpt(context: &Context, command: &CkptCommand) -> CliResult {
     match command {
         CkptCommand::Ls {
             run,
             place,
             external,
-        } => list::ls(cli, place, run.as_deref(), external.as_deref()),
-        CkptCommand::Drain(args) => drain::drain(cli, args),
-        CkptCommand::Destage(args) => destage::destage(cli, args),
+        } => list::ls(context, place, run.as_deref(), external.as_deref()),
+        CkptCommand::Drain(args) => drain::drain(context, args),
+        CkptCommand::Destage(args) => destage::destage(context, args),
         CkptCommand::Show {
             run,
             version,
             place,
-        } => show::show(cli, place, run, *version),
+        } => show::show(context, place, run, *version),
         CkptCommand::Verify {
             run,
             version,
             place,
-        } => verify::verify(cli, place, run, *version),
-        CkptCommand::Model(args) => model::model(cli, args),
+        } => verify::verify(context, place, run, *version),
+        CkptCommand::Model(args) => model::model(context, args),
     }
 }
 

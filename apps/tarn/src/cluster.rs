@@ -1,6 +1,6 @@
 //! The cluster of one machine, or what all nodes of an allocation have in common, from the command line and from what the machine has.
 
-use crate::args::{Bind, Isolation, MachineArgs};
+use crate::options::{Bind, Isolation, MachineArgs};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! `tarn doctor`: what this machine offers, and what tarn makes of it.
 
-use crate::args::{Cli, MachineArgs};
+use crate::context::Context;
+use crate::options::MachineArgs;
 use crate::cluster;
 use crate::error::{CliResult, ExitWith};
 use crate::finding::{self, Finding, finding};
@@ -22,17 +23,17 @@ pub(crate) struct DoctorArgs {
     site: bool,
 }
 
-pub(crate) fn doctor(cli: &Cli, args: &DoctorArgs) -> CliResult {
+pub(crate) fn doctor(context: &Context, args: &DoctorArgs) -> CliResult {
     if args.site {
         let mut all = health::of_node();
         if Controller::of_environment().is_here() {
             all.extend(health::of_controller());
         }
-        finding::show(cli, &all)?;
+        finding::show(context, &all)?;
         return Ok(Exit::Success);
     }
     let args = &args.machine;
-    let state = cli.state.clone().unwrap_or_else(|| ".tarn".into());
+    let state = context.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
     let found = cluster::discover(args, &state)?;
     let mut all = Vec::new();
@@ -117,7 +118,7 @@ pub(crate) fn doctor(cli: &Cli, args: &DoctorArgs) -> CliResult {
         all.push(program_finding(program, use_of_it));
     }
     all.push(crate::verbs::finding());
-    finding::show(cli, &all)?;
+    finding::show(context, &all)?;
     Ok(Exit::Success)
 }
 

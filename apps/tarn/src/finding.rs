@@ -1,6 +1,6 @@
 //! What was looked at, and what was found: `tarn doctor`, `tarn slurm install --check`.
 
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::CliResult;
 use crate::print::{self, out};
 use serde::Serialize;
@@ -30,8 +30,8 @@ pub(crate) fn found(what: &str, result: Result<String, String>) -> Finding {
     finding(what, there, result.unwrap_or_else(|why| why))
 }
 
-pub(crate) fn show(cli: &Cli, all: &[Finding]) -> CliResult<()> {
-    if cli.json {
+pub(crate) fn show(context: &Context, all: &[Finding]) -> CliResult<()> {
+    if context.json {
         return print::json(&serde_json::json!({"schema": 1, "findings": all}));
     }
     for f in all {

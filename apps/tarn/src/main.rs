@@ -4,6 +4,7 @@ mod args;
 mod block;
 mod ckpt;
 mod cluster;
+mod context;
 mod data;
 mod date;
 mod doctor;
@@ -16,6 +17,7 @@ mod measure;
 mod mode;
 mod mover;
 mod nodes;
+mod options;
 mod partition;
 mod plan;
 mod progress;
@@ -66,7 +68,7 @@ fn main() -> ExitCode {
                 .is_some_and(|word| word == "check") =>
         {
             if let Ok(args) = slurm::CheckArgs::try_parse_from(std::env::args_os().skip(2)) {
-                return error::ended(slurm::check(&args));
+                return print::ended(slurm::check(&args));
             }
         }
         Some(tarn_manual::ARGUMENT) => {
@@ -91,7 +93,7 @@ fn main() -> ExitCode {
             return tarn_console::usage_error::print(&Cli::command(), &e);
         }
     };
-    error::ended(dispatch(&cli))
+    print::ended(dispatch(&cli))
 }
 
 /// Whether one of the first words after the subcommand is an option.
@@ -101,29 +103,30 @@ fn has_options(words: usize) -> bool {
 }
 
 fn dispatch(cli: &Cli) -> CliResult {
+    let context = &cli.context;
     match &cli.command {
-        Command::Run(args) => run::run(cli, args),
-        Command::Plan(args) => plan::plan(cli, args),
-        Command::Sim(args) => sim::sim(cli, args),
-        Command::Resume(args) => run::resume(cli, args),
-        Command::Status(args) => watch::status(cli, args),
-        Command::Why(args) => inspect::why(cli, args),
-        Command::Cancel(which) => inspect::cancel(cli, which),
-        Command::Data(command) => data::data(cli, command),
-        Command::Key(command) => key::key(cli, command),
-        Command::Ckpt(command) => ckpt::ckpt(cli, command),
-        Command::Block(command) => block::block(cli, command),
-        Command::H5(command) => h5::h5(cli, command),
+        Command::Run(args) => run::run(context, args),
+        Command::Plan(args) => plan::plan(context, args),
+        Command::Sim(args) => sim::sim(context, args),
+        Command::Resume(args) => run::resume(context, args),
+        Command::Status(args) => watch::status(context, args),
+        Command::Why(args) => inspect::why(context, args),
+        Command::Cancel(which) => inspect::cancel(context, which),
+        Command::Data(command) => data::data(context, command),
+        Command::Key(command) => key::key(context, command),
+        Command::Ckpt(command) => ckpt::ckpt(context, command),
+        Command::Block(command) => block::block(context, command),
+        Command::H5(command) => h5::h5(context, command),
         Command::Verbs(command) => verbs::verbs(command),
-        Command::Partition(command) => partition::partition(cli, command),
-        Command::Mode(command) => mode::mode(cli, command),
-        Command::Usage(args) => usage::usage(cli, args),
-        Command::Submit(args) => slurm::submit(cli, args),
-        Command::Slurm(command) => slurm::slurm(cli, command),
-        Command::Nodes(machine) => nodes::nodes(cli, machine),
-        Command::Doctor(machine) => doctor::doctor(cli, machine),
-        Command::Bench { words } => measure::start(cli, &[], words),
-        Command::Reproduce { words } => measure::start(cli, &["reproduce"], words),
+        Command::Partition(command) => partition::partition(context, command),
+        Command::Mode(command) => mode::mode(context, command),
+        Command::Usage(args) => usage::usage(context, args),
+        Command::Submit(args) => slurm::submit(context, args),
+        Command::Slurm(command) => slurm::slurm(context, command),
+        Command::Nodes(machine) => nodes::nodes(context, machine),
+        Command::Doctor(machine) => doctor::doctor(context, machine),
+        Command::Bench { words } => measure::start(context, &[], words),
+        Command::Reproduce { words } => measure::start(context, &["reproduce"], words),
         Command::Exec(args) => Err(CliError::new(
             Exit::Usage,
             format!(

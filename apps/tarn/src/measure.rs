@@ -1,6 +1,6 @@
 //! `tarn bench` and `tarn reproduce`: the program `tarn-bench`, which is installed beside this one.
 
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -12,10 +12,10 @@ use tarn_types::codes::Exit;
 ///
 /// # Errors
 /// When there is no such program.
-pub(crate) fn start(cli: &Cli, first: &[&str], words: &[OsString]) -> CliResult {
+pub(crate) fn start(context: &Context, first: &[&str], words: &[OsString]) -> CliResult {
     let program = programs::find("tarn-bench").exit(Exit::NotFound)?;
     let mut command = Command::new(&program);
-    command.args(cli.json.then_some("--json")).args(first);
+    command.args(context.json.then_some("--json")).args(first);
     let why = command.args(words).exec();
     let text = format!("cannot start {}: {why}", program.display());
     Err(CliError::new(Exit::State, text))

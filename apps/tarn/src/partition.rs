@@ -1,6 +1,7 @@
 //! `tarn partition`: partitions of storage memory, by their names. docs/guide/direct-access.md.
 
-use crate::args::{Cli, size};
+use crate::context::Context;
+use crate::options::size;
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out, say};
 use clap::Subcommand;
@@ -48,7 +49,7 @@ pub(crate) enum PartitionCommand {
     },
 }
 
-pub(crate) fn partition(cli: &Cli, command: &PartitionCommand) -> CliResult {
+pub(crate) fn partition(context: &Context, command: &PartitionCommand) -> CliResult {
     match command {
         PartitionCommand::Create {
             name,
@@ -64,7 +65,7 @@ pub(crate) fn partition(cli: &Cli, command: &PartitionCommand) -> CliResult {
         } => Partition::create_units(name, *bytes, *unit, grants.clone()),
         PartitionCommand::Resize { name, bytes } => Partition::resize(name, *bytes),
         PartitionCommand::Rm { name } => Partition::delete(name),
-        PartitionCommand::Ls { folder } => return ls(cli, folder),
+        PartitionCommand::Ls { folder } => return ls(context, folder),
     }
     .map_err(refused)?;
     Ok(Exit::Success)
@@ -82,13 +83,13 @@ struct Line<'a> {
     damaged: Option<&'a str>,
 }
 
-fn ls(cli: &Cli, folder: &Path) -> CliResult {
+fn ls(context: &Context, folder: &Path) -> CliResult {
     let all = Partition::list(folder).map_err(refused)?;
-    if all.is_empty() && !cli.json {
+    if all.is_empty() && !context.json {
         say!("no partitions are in {}", folder.display());
     }
     for info in &all {
-        match cli.json {
+        match context.json {
             true => print::json(&Line {
                 schema: 1,
                 name: &info.name,

@@ -1,7 +1,7 @@
 //! The structured log of a run (`--log`): each line is what a record of the event log tells, once it is durable. Nothing is
 //! logged elsewhere, so that the two never differ.
 
-use crate::args::{Cli, LogFormat, LogTo, Logged};
+use crate::context::{Context, LogFormat, LogTo, Logged};
 use crate::error::{CliResult, ExitWith};
 use anyhow::Context;
 use std::fs::File;
@@ -25,11 +25,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 const NAME: &str = "tarn.log";
 
 /// Begins to log, if that is asked for.
-pub(crate) fn start(cli: &Cli, state: &StateDir, run: &str) -> CliResult<()> {
-    let Some(logged) = cli.logged() else {
+pub(crate) fn start(context: &Context, state: &StateDir, run: &str) -> CliResult<()> {
+    let Some(logged) = context.logged() else {
         return Ok(());
     };
-    match cli.log_to {
+    match context.log_to {
         LogTo::Stderr => log(logged, std::io::stderr),
         LogTo::Run => {
             let path = state.run(run).join(NAME);

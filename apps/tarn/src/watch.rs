@@ -1,7 +1,8 @@
 //! `tarn status`, once or until the run ends: from its log and what it says of itself, which any node with the state folder
 //! can read.
 
-use crate::args::{Cli, StatusArgs};
+use crate::context::Context;
+use crate::options::StatusArgs;
 use crate::error::{CliResult, ExitWith};
 use crate::print::{self, out};
 use crate::state;
@@ -20,14 +21,14 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Lines of a table in a picture, as many as there is room for all: the most, and the least.
 const TABLE_LINES: (usize, usize) = (20, 2);
 
-pub(crate) fn status(cli: &Cli, args: &StatusArgs) -> CliResult {
-    let mut look = Look::open(cli, args)?;
+pub(crate) fn status(context: &Context, args: &StatusArgs) -> CliResult {
+    let mut look = Look::open(context, args)?;
     let mut screen = Screen::default();
-    let draws = !cli.json && std::io::stdout().is_terminal();
+    let draws = !context.json && std::io::stdout().is_terminal();
     loop {
         let status = look.again()?;
         let over = !args.watch || status.alive == Some(false);
-        if cli.json {
+        if context.json {
             print::json(&status)?;
         } else if over {
             screen.clear()?;
@@ -60,8 +61,8 @@ struct Look {
 }
 
 impl Look {
-    fn open(cli: &Cli, args: &StatusArgs) -> CliResult<Self> {
-        let dir = state::here(cli)?;
+    fn open(context: &Context, args: &StatusArgs) -> CliResult<Self> {
+        let dir = state::here(context)?;
         let run = state::which(&dir, args.which.name())?;
         Ok(Self {
             begun: state::started(&dir, &run)?,

@@ -2,7 +2,7 @@
 
 use super::version_catalog::{Found, Named, Run, VersionCatalog};
 use super::{Place, named, numbers, power_fail, word};
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::{CliError, CliResult};
 use crate::print::{self, out, say};
 use serde::Serialize;
@@ -31,7 +31,7 @@ struct Line<'a> {
 }
 
 pub(super) fn ls(
-    cli: &Cli,
+    context: &Context,
     place: &Place,
     run: Option<&OsStr>,
     external: Option<&Path>,
@@ -60,15 +60,15 @@ pub(super) fn ls(
             say!("{}", super::none_here(&run, is_readable));
         }
         for ((id, _), row) in &versions {
-            if !cli.json && !any {
+            if !context.json && !any {
                 head()?;
             }
             any = true;
             volatile |= row.power_fail == PowerFail::Lost;
-            print(cli, place, &run, *id, row)?;
+            print(context, place, &run, *id, row)?;
         }
     }
-    if volatile && !cli.json {
+    if volatile && !context.json {
         say!(
             "versions that are `lost` without power are on a tier in memory: only another node's copy or the external store outlives its loss, whatever the level"
         );
@@ -91,9 +91,9 @@ fn head() -> CliResult<()> {
     )
 }
 
-fn print(cli: &Cli, place: &Place, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> {
+fn print(context: &Context, place: &Place, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> {
     let why_not = why_not(place, row);
-    if cli.json {
+    if context.json {
         return print::json(&Line {
             schema: 1,
             run: &run.text(),

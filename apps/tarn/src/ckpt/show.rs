@@ -2,7 +2,7 @@
 
 use super::version_catalog::{Held, Named, Staged, VersionCatalog};
 use super::{Place, named, no_version, printable};
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::CliResult;
 use crate::print::{self, out, say};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use tarn_checkpoint_core::{Object, Piece, Place as Lies, Shape, VersionId};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
-pub(super) fn show(cli: &Cli, place: &Place, run: &OsStr, asked: Option<VersionId>) -> CliResult {
+pub(super) fn show(context: &Context, place: &Place, run: &OsStr, asked: Option<VersionId>) -> CliResult {
     let version_catalog = VersionCatalog::open(place)?;
     let run = version_catalog.run(run)?;
     let mut arenas = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn show(cli: &Cli, place: &Place, run: &OsStr, asked: Option<VersionI
     let Some(id) = found else {
         return Err(no_version(&run.printable(), asked, all()));
     };
-    if !cli.json {
+    if !context.json {
         out!("version {} of {}", named(id), run.printable())?;
         out!(
             "{:>6} {:<24} {:>12} {:>6} {:<28} {:>6}  in",
@@ -53,7 +53,7 @@ pub(super) fn show(cli: &Cli, place: &Place, run: &OsStr, asked: Option<VersionI
         let staged = run.staged(held);
         for object in &version.manifest.objects {
             all_here &= object.pieces.iter().all(|piece| is_here(piece, &staged));
-            match cli.json {
+            match context.json {
                 true => print::json(&line(&run.text(), id, held, &staged, object))?,
                 false => out!(
                     "{rank:>6} {:<24} {:>12} {:>6} {:<28} {:>6}  {}",

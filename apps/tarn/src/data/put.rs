@@ -1,7 +1,8 @@
 //! `tarn data put`: a folder becomes a dataset of its own on a tier, and stays there as long as it is asked for.
 
 use super::{is_here, remove, say_freed};
-use crate::args::{Cli, MachineArgs, RunArgs, VerifyArg};
+use crate::context::Context;
+use crate::options::{MachineArgs, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::mover::trees;
 use crate::print::say;
@@ -29,7 +30,7 @@ use tarn_types::workflow::Keep;
 
 /// Stages a folder into a tier as a workflow of one step that does nothing but need it.
 pub(super) fn put(
-    cli: &Cli,
+    context: &Context,
     path: &Path,
     name: &str,
     machine: MachineArgs,
@@ -44,7 +45,7 @@ pub(super) fn put(
     };
     let folder = std::env::current_dir().exit(Exit::State)?;
     let parsed = as_workflow(&source, name, keep, &folder)?;
-    let dir = state::beside(cli, &folder)?;
+    let dir = state::beside(context, &folder)?;
     if is_there_already(&dir, &parsed, &source, &machine)? {
         say!(
             "{} is already stored there as `{name}`, unchanged",
@@ -60,9 +61,9 @@ pub(super) fn put(
         cache: 0,
         fail_fast: false,
         report: None,
-        margin: crate::args::MARGIN,
+        margin: crate::options::MARGIN,
     };
-    let exit = crate::run::start(cli, &parsed, Files::default(), &dir, &args)?;
+    let exit = crate::run::start(context, &parsed, Files::default(), &dir, &args)?;
     if exit == Exit::Success {
         replace_older(&dir, &parsed.workflow.name)?;
     }

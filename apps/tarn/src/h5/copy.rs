@@ -2,7 +2,7 @@
 
 use super::store::{Reader, chunk};
 use super::writer::Writer;
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out};
 use crate::whole;
@@ -20,7 +20,7 @@ const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 ///
 /// # Errors
 /// When it is written to, or the ordinary file is there already or cannot be written.
-pub(super) fn export(cli: &Cli, partitions: &[PathBuf], file: &Path) -> CliResult {
+pub(super) fn export(context: &Context, partitions: &[PathBuf], file: &Path) -> CliResult {
     let mut reader = Reader::open(partitions).map_err(|why| with_hint(why, partitions))?;
     let failed = || format!("cannot write {}", file.display());
     let mut why = None;
@@ -45,7 +45,7 @@ pub(super) fn export(cli: &Cli, partitions: &[PathBuf], file: &Path) -> CliResul
         }
         (Err(e), None) => return Err(e).with_context(failed).exit(Exit::State),
     }
-    told(cli, file, reader.size)
+    told(context, file, reader.size)
 }
 
 /// Where there is no such file, what there is can be listed.
@@ -67,7 +67,7 @@ fn with_hint(why: CliError, partitions: &[PathBuf]) -> CliError {
 ///
 /// # Errors
 /// When it is none of HDF5, the partitions are there already, or there is no room.
-pub(super) fn import(cli: &Cli, file: &Path, partitions: &[PathBuf], block: u64) -> CliResult {
+pub(super) fn import(context: &Context, file: &Path, partitions: &[PathBuf], block: u64) -> CliResult {
     let failed = || format!("cannot read {}", file.display());
     let mut from = File::open(file).with_context(failed).exit(Exit::NotFound)?;
     let size = from
@@ -93,7 +93,7 @@ pub(super) fn import(cli: &Cli, file: &Path, partitions: &[PathBuf], block: u64)
     }
     writer.finish()?;
     let first = partitions.first().map_or(file, PathBuf::as_path);
-    told(cli, first, size)
+    told(context, first, size)
 }
 
 fn is_hdf5(file: &File, size: u64) -> bool {
@@ -106,8 +106,8 @@ fn is_hdf5(file: &File, size: u64) -> bool {
         .any(|at| file.read_exact_at(&mut found, at).is_ok() && found == SIGNATURE)
 }
 
-fn told(cli: &Cli, to: &Path, size: u64) -> CliResult {
-    match cli.json {
+fn told(context: &Context, to: &Path, size: u64) -> CliResult {
+    match context.json {
         true => print::json(&serde_json::json!({"schema": 1, "to": to, "bytes": size}))?,
         false => out!("{}: {}", to.display(), Bytes(size))?,
     }

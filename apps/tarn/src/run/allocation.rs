@@ -1,8 +1,7 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
-use crate::args::{
-    Bind, Isolation, Logged, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier,
-};
+use crate::context::Logged;
+use crate::options::{Bind, Isolation, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier};
 use crate::cluster;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::say;

@@ -2,7 +2,7 @@
 
 use super::files::Files;
 use super::{places, variables};
-use crate::args::{Isolation, RunArgs};
+use crate::options::{Isolation, RunArgs};
 use crate::error::{CliError, CliResult};
 use crate::print::say;
 use crate::{cluster, workflow};

@@ -6,7 +6,7 @@
 
 use super::allocation::Sweeper;
 use super::{kept, lock, open_catalogue};
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::{CliResult, ExitWith};
 use crate::mover::trees;
 use crate::print::say;
@@ -64,8 +64,8 @@ impl Roots {
     }
 }
 
-pub(crate) fn remove(cli: &Cli) -> CliResult {
-    let state = state::here(cli)?;
+pub(crate) fn remove(context: &Context) -> CliResult {
+    let state = state::here(context)?;
     let runs = open_catalogue(&state)?.runs().exit(Exit::State)?;
     let names: BTreeSet<&str> = runs.iter().map(|r| r.workflow.as_str()).collect();
     let mut nodes = None;

@@ -1,7 +1,7 @@
 //! `tarn slurm install`: tarn's part of Slurm's configuration, written, verified and taken out. docs/admin/site.md, "Configuration".
 
 use super::health;
-use crate::args::Cli;
+use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::finding::{self, finding, found};
 use crate::print::{out, say};
@@ -51,7 +51,7 @@ pub(crate) struct InstallArgs {
     #[arg(long, value_name = "PATH")]
     plugin: Option<PathBuf>,
     /// Memory of a node in 1LM: jobs that ask for more (--mem) get nodes with the feature of --memory-mode
-    #[arg(long, value_name = "SIZE", value_parser = crate::args::size)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::options::size)]
     dram: Option<u64>,
     /// The feature of nodes in the mode that has more memory
     #[arg(long, value_name = "FEATURE", default_value = "mode_2lm")]
@@ -96,10 +96,10 @@ fn folder(said: Option<&Path>) -> PathBuf {
         .unwrap_or_else(|| CONF.into())
 }
 
-pub(crate) fn install(cli: &Cli, args: &InstallArgs) -> CliResult {
+pub(crate) fn install(context: &Context, args: &InstallArgs) -> CliResult {
     let plan = plan(args)?;
     match (args.check, args.remove) {
-        (true, _) => check(cli, args, &plan),
+        (true, _) => check(context, args, &plan),
         (_, true) => remove(args, &plan),
         _ => write(args, &plan),
     }
@@ -413,7 +413,7 @@ fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn check(cli: &Cli, args: &InstallArgs, plan: &Plan) -> CliResult {
+fn check(context: &Context, args: &InstallArgs, plan: &Plan) -> CliResult {
     let mut findings = Vec::new();
     for file in &plan.files {
         let name = file.path.display().to_string();
@@ -447,7 +447,7 @@ fn check(cli: &Cli, args: &InstallArgs, plan: &Plan) -> CliResult {
             ),
         ));
     }
-    finding::show(cli, &findings)?;
+    finding::show(context, &findings)?;
     for left in &plan.left {
         say!("left to you: {left}");
     }
