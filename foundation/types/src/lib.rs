@@ -4,6 +4,7 @@
 //! named and divided), [`event`] and [`action`] (what happened and what is to be done), [`reason`] (why), [`policy`] (by
 //! which rule); [`site`] (the same for a whole machine with many users).
 
+pub mod account;
 pub mod action;
 pub mod block;
 pub mod bounds;

@@ -2,6 +2,7 @@
 //! This run does only to rescue it. It is counted like all else on a tier, and is the first to go.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tarn_types::account::{add, sub};
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::part::PartRef;
 
@@ -23,7 +24,7 @@ struct Cached {
 impl Cache {
     pub(crate) fn add(&mut self, spot: TierRef, part: PartRef, bytes: u64) {
         let tier = self.tiers.entry(spot).or_default();
-        tier.bytes = tier.bytes.saturating_add(bytes);
+        add(&mut tier.bytes, bytes, "bytes cached");
         tier.parts.push_back((part, bytes));
     }
 
@@ -36,7 +37,7 @@ impl Cache {
             return;
         };
         if let Some((_, bytes)) = tier.parts.remove(at) {
-            tier.bytes = tier.bytes.saturating_sub(bytes);
+            sub(&mut tier.bytes, bytes, "bytes cached");
         }
     }
 

@@ -9,6 +9,7 @@ use crate::identity::identity;
 use crate::state::State;
 use crate::steps::{Instance, Progress};
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::sub;
 use tarn_types::action::Subject;
 use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::part::{PartClass, PartRef};
@@ -263,7 +264,7 @@ impl State {
         (i.inputs_known, i.identity) = (false, None);
         for part in &before - &i.parts() {
             if let Some(p) = self.data.part_mut(part) {
-                p.readers = p.readers.saturating_sub(1);
+                sub(&mut p.readers, 1, "readers");
             }
             self.data.to_check.insert(part);
         }

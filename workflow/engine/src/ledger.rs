@@ -1,6 +1,7 @@
 //! The one account of capacity: cores, memory and GPUs of nodes and hosts, bytes of tiers.
 
 use std::collections::BTreeSet;
+use tarn_types::account::{add, sub};
 use tarn_types::cluster::Cluster;
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::part::Place;
@@ -48,14 +49,14 @@ impl Compute {
             && self.gpus >= d.gpus * times
     }
     fn take(&mut self, d: Demand) {
-        self.cores = self.cores.saturating_sub(d.cores);
-        self.memory = self.memory.saturating_sub(d.memory);
-        self.gpus = self.gpus.saturating_sub(d.gpus);
+        sub(&mut self.cores, d.cores, "free cores");
+        sub(&mut self.memory, d.memory, "free memory");
+        sub(&mut self.gpus, d.gpus, "free GPUs");
     }
     fn give(&mut self, d: Demand) {
-        self.cores += d.cores;
-        self.memory += d.memory;
-        self.gpus += d.gpus;
+        add(&mut self.cores, d.cores, "free cores");
+        add(&mut self.memory, d.memory, "free memory");
+        add(&mut self.gpus, d.gpus, "free GPUs");
     }
 }
 
@@ -139,7 +140,13 @@ impl Ledger {
             return 0;
         }
         let t = self.tiers[spot.node.at()][spot.tier.at()];
+        // More is used than there is where a tier has shrunk.
         t.capacity.saturating_sub(t.used).saturating_sub(t.reserved)
+    }
+
+    /// Bytes of a tier that replicas take.
+    pub(crate) fn used(&self, spot: TierRef) -> u64 {
+        self.tiers[spot.node.at()][spot.tier.at()].used
     }
 
     pub(crate) fn capacity(&self, spot: TierRef) -> u64 {
@@ -157,21 +164,19 @@ impl Ledger {
     }
 
     pub(crate) fn reserve(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).reserved += bytes;
+        add(&mut self.tier(spot).reserved, bytes, "bytes reserved");
     }
 
     pub(crate) fn unreserve(&mut self, spot: TierRef, bytes: u64) {
-        let t = self.tier(spot);
-        t.reserved = t.reserved.saturating_sub(bytes);
+        sub(&mut self.tier(spot).reserved, bytes, "bytes reserved");
     }
 
     pub(crate) fn occupy(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).used += bytes;
+        add(&mut self.tier(spot).used, bytes, "bytes used");
     }
 
     pub(crate) fn vacate(&mut self, spot: TierRef, bytes: u64) {
-        let t = self.tier(spot);
-        t.used = t.used.saturating_sub(bytes);
+        sub(&mut self.tier(spot).used, bytes, "bytes used");
     }
 
     /// Forgets all bytes in use and promised, what other runs held, and which nodes were lost: for recovery, which counts them

@@ -59,6 +59,9 @@ impl Engine {
         self.apply_event(now, event);
         if let Some(state) = &mut self.state {
             decide::decide(state, actions);
+            if cfg!(debug_assertions) {
+                state.check_ledger();
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Bytes under way between nodes, by the node that sends and the one that receives: what a link has yet to carry.
 
+use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::part::{Place, Transfer, TransferKind};
 
@@ -25,11 +26,11 @@ impl Links {
     }
 
     pub(crate) fn begun(&mut self, t: &Transfer, bytes: u64) {
-        self.change(t, |n| *n = n.saturating_add(bytes));
+        self.change(t, |n| add(n, bytes, "bytes under way"));
     }
 
     pub(crate) fn over(&mut self, t: &Transfer, bytes: u64) {
-        self.change(t, |n| *n = n.saturating_sub(bytes));
+        self.change(t, |n| sub(n, bytes, "bytes under way"));
     }
 
     /// All parts of a transfer between two nodes have the same source.

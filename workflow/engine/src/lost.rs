@@ -11,6 +11,7 @@ use crate::decide::is_lost;
 use crate::state::State;
 use crate::steps::Progress;
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::sub;
 use tarn_types::action::Subject;
 use tarn_types::event::Whole;
 use tarn_types::id::{InstanceId, NodeId, TierId, TierRef};
@@ -48,7 +49,7 @@ impl State {
                 !gone
             });
             let fewer = part.replicas.len() < before;
-            self.leaving = self.leaving.saturating_sub(leaving);
+            sub(&mut self.leaving, leaving, "replicas that leave");
             if fewer {
                 self.data.to_check.insert(name);
                 self.note_unkept(name);
@@ -62,7 +63,7 @@ impl State {
             leaving += u64::from(spot.node == node && returned_replica.leaving);
             spot.node != node
         });
-        self.leaving = self.leaving.saturating_sub(leaving);
+        sub(&mut self.leaving, leaving, "replicas that leave");
     }
 
     /// What a dataset promises to keep has to be made again if it is lost before the run ends.
@@ -253,7 +254,7 @@ impl State {
         }
         if let Some(returned_replica) = self.returned.remove(&(part, *spot)) {
             self.ledger.vacate(*spot, returned_replica.stored);
-            self.leaving = self.leaving.saturating_sub(1);
+            sub(&mut self.leaving, 1, "replicas that leave");
         }
         true
     }

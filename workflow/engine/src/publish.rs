@@ -8,6 +8,7 @@ use crate::rank;
 use crate::state::State;
 use crate::steps::{Instance, Progress};
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::sub;
 use tarn_types::action::Subject;
 use tarn_types::event::{Output, of_others};
 use tarn_types::id::{DataId, InstanceId, StepId};
@@ -120,7 +121,7 @@ impl State {
         }
         for (d, v) in reads(&step) {
             let version = self.data.version_mut(d, v);
-            version.unbound = version.unbound.saturating_sub(1);
+            sub(&mut version.unbound, 1, "steps not bound");
             self.check_parts(d, v);
         }
         if self.steps.all[id.at()].left == 0 {
@@ -423,7 +424,7 @@ impl State {
             self.steps.remade.remove(&id);
             for part in instance.parts() {
                 if let Some(p) = self.data.part_mut(part) {
-                    p.readers = p.readers.saturating_sub(1);
+                    sub(&mut p.readers, 1, "readers");
                 }
             }
         }
@@ -455,19 +456,19 @@ impl State {
         instance.forced = false;
         for part in instance.parts() {
             if let Some(p) = self.data.part_mut(part) {
-                p.readers = p.readers.saturating_sub(1);
+                sub(&mut p.readers, 1, "readers");
             }
             self.data.to_check.insert(part);
         }
         let state = &mut self.steps.all[id.step.at()];
-        state.left = state.left.saturating_sub(1);
+        sub(&mut state.left, 1, "instances left");
         if state.left == 0 {
             self.step_complete(id.step);
         }
     }
 
     fn step_complete(&mut self, id: StepId) {
-        self.steps.incomplete = self.steps.incomplete.saturating_sub(1);
+        sub(&mut self.steps.incomplete, 1, "steps not complete");
         if self.note_barren(id) {
             return;
         }

@@ -1,5 +1,6 @@
 //! The state of a run, and the two ways it changes: by an event, by an action. No choice is made here.
 
+mod recount;
 mod transfers;
 
 use crate::cache::Cache;
@@ -13,6 +14,7 @@ use crate::partitions::Partitions;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::sub;
 use tarn_types::action::{Action, Do, Outcome, Run, Subject};
 use tarn_types::energy::{self, Rank};
 use tarn_types::event::{Ended, Event, FailureKind, PriorData, Start, Usage};
@@ -527,7 +529,7 @@ impl State {
 
     fn unpin(&mut self, part: PartRef, at: &Place) {
         if let Some(r) = self.data.replica_mut(part, at) {
-            r.pins = r.pins.saturating_sub(1);
+            sub(&mut r.pins, 1, "pins of a replica");
         }
         self.data.to_check.insert(part);
     }
@@ -563,7 +565,7 @@ impl State {
             return;
         };
         if replica.state == ReplicaState::Leaving {
-            self.leaving = self.leaving.saturating_sub(1);
+            sub(&mut self.leaving, 1, "replicas that leave");
         }
         if let Place::Node(spot) = at {
             self.ledger.vacate(*spot, replica.stored);

@@ -4,6 +4,7 @@ use super::{Active, MAX_TRANSFER_FAILURES, State, node_of};
 use crate::data::{Replica, ReplicaState};
 use crate::failed::counts;
 use std::collections::BTreeMap;
+use tarn_types::account::sub;
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, TransferId};
@@ -75,7 +76,7 @@ impl State {
     fn transfer_over(&mut self, id: TransferId) -> Option<Active> {
         let active = self.transfers.remove(&id)?;
         let under_way = self.under_way.entry(active.transfer.kind).or_default();
-        *under_way = under_way.saturating_sub(active.bytes);
+        sub(under_way, active.bytes, "bytes under way");
         self.links.over(&active.transfer, active.bytes);
         self.orphans.remove(&id);
         for m in &active.transfer.parts {

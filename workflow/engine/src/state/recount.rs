@@ -1,0 +1,47 @@
+//! What the ledger says, counted anew.
+
+use super::State;
+use crate::data::ReplicaState;
+use std::collections::BTreeMap;
+use tarn_types::id::{NodeId, TierId, TierRef};
+use tarn_types::part::Place;
+
+/// Where there are more parts than this, they are not counted: it is done after each event.
+const MOST: usize = 256;
+
+impl State {
+    /// Counts the bytes of all replicas on nodes, and compares them with the ledger's.
+    ///
+    /// # Panics
+    /// When they differ: one was counted twice, or is not counted any more.
+    pub(crate) fn check_ledger(&self) {
+        if self.data.parts().nth(MOST).is_some() {
+            return;
+        }
+        let mut counted: BTreeMap<TierRef, u64> = BTreeMap::new();
+        for (_, part) in self.data.parts() {
+            for (place, replica) in &part.replicas {
+                if let (Place::Node(spot), false) =
+                    (place, matches!(replica.state, ReplicaState::Incoming(_)))
+                {
+                    *counted.entry(*spot).or_default() += replica.stored;
+                }
+            }
+        }
+        for ((_, spot), replica) in &self.returned {
+            *counted.entry(*spot).or_default() += replica.stored;
+        }
+        for (n, node) in (0..).zip(&self.start.cluster.nodes) {
+            for t in (0..).map(TierId).take(node.tiers.len()) {
+                let spot = TierRef {
+                    node: NodeId(n),
+                    tier: t,
+                };
+                if !self.ledger.is_lost(spot.node) {
+                    let counted = counted.get(&spot).copied().unwrap_or(0);
+                    assert_eq!(self.ledger.used(spot), counted, "bytes used of {spot:?}");
+                }
+            }
+        }
+    }
+}
