@@ -1,6 +1,7 @@
 //! What lies where in the simulated world, and how full the tiers are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::sub;
 use tarn_types::cluster::Cluster;
 use tarn_types::event::Whole;
 use tarn_types::id::{NodeId, TierId, TierRef};
@@ -87,7 +88,7 @@ impl Store {
 
     pub(crate) fn release(&mut self, spot: TierRef, bytes: u64) {
         if let Some(fill) = self.tiers.get_mut(&spot) {
-            fill.used = fill.used.saturating_sub(bytes);
+            sub(&mut fill.used, bytes, "bytes used");
         }
     }
 

@@ -3,6 +3,7 @@
 use super::moves::{Draft, Purpose};
 use super::state::{ItemState, Layout, State};
 use std::sync::Arc;
+use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{
@@ -193,7 +194,7 @@ impl State {
             .collect();
         for n in nodes {
             let node = self.nodes.node_mut(*n);
-            node.used = node.used.saturating_sub(bytes);
+            sub(&mut node.used, bytes, "bytes used");
             if !left.contains(n) {
                 node.held.remove(&id);
             }

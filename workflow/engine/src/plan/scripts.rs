@@ -2,6 +2,7 @@
 
 use super::nodes::Power;
 use super::state::{Stage, State};
+use tarn_types::account::sub;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{JobId, Nodes, Urgency, Why};
 
@@ -67,7 +68,7 @@ impl State {
         let Some(first) = self.job_mut(root) else {
             return;
         };
-        first.successors = first.successors.saturating_sub(1);
+        sub(&mut first.successors, 1, "successors");
         if first.successors == 0 && first.stage == Stage::Handed {
             self.release(root);
             self.done(root);
