@@ -460,7 +460,8 @@ impl Arena {
         Ok((places, passed))
     }
 
-    /// Writes the older superblock: from now on it is the newest.
+    /// Writes the older superblock: from now on it is the newest. This publishes: when `persist` returns, what the superblock leads to is what the
+    /// arena holds, and what is in the arena alone is durable.
     fn flip(&mut self, window: &mut impl Window) -> Result<(), ArenaError> {
         let (epoch, newest) = (self.epoch + 1, 1 - self.newest);
         let at = SUPERBLOCKS[newest];

@@ -1,7 +1,7 @@
 //! A rank: the driver of all this. It has the objects copied, published and de-staged, and finds them again. Threads and a monotonic
 //! clock are used here and in [`crate::lanes`] alone; bytes, files and other ranks come through ports.
 //!
-//! One rank_state has all that is written to. The caller has it during a commit, the helper thread between two: whoever has it finds done or
+//! One rank's state has all that is written to. The caller has it during a commit, the helper thread between two: whoever has it finds done or
 //! does what the other has left.
 
 mod ahead;
@@ -42,9 +42,9 @@ use words::{Call, agree};
 /// Versions that may be kept: one more is written, one flushed, and one fetched by other nodes.
 pub const MAX_KEPT: usize = crate::arena::MAX_VERSIONS - 3;
 
-/// Bytes of an arena that are mapped before the rank_state is given to who wants it.
+/// Bytes of an arena that are mapped before the rank's state is given to who wants it.
 const WARM: u64 = 16 << 20;
-/// As long as somebody wants the rank_state, who copies ahead looks this often whether it is free.
+/// As long as somebody wants the rank's state, who copies ahead looks this often whether it is free.
 const YIELD: Duration = Duration::from_millis(1);
 /// Of so many versions, counted back from the newest, it is known which ranks lack them. No rank is ahead of another by more.
 const RECENT: u64 = 32;
@@ -266,7 +266,7 @@ struct Shared<T: Vault, M: Vault> {
     /// There may be something to do for the helper.
     bell: Mutex<bool>,
     rung: Condvar,
-    /// The caller wants the rank_state: who copies ahead lets it go.
+    /// The caller wants the rank's state: who copies ahead lets it go.
     wanted: AtomicBool,
     /// The helper is to end.
     ended: AtomicBool,
@@ -603,7 +603,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         lock(&self.rank_state)
     }
 
-    /// The rank_state, for the caller: a helper that copies ahead lets it go.
+    /// The rank's state, for the caller: a helper that copies ahead lets it go.
     fn take(&self) -> MutexGuard<'_, RankState<T::Medium, M::Medium>> {
         self.wanted.store(true, Ordering::Release);
         let rank_state = self.rank_state();
@@ -630,7 +630,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
             let mut bell = lock(&self.bell);
             while !*bell {
                 let left = next.map(|n| n.saturating_duration_since(Instant::now()));
-                // Whoever wants the rank_state has it first.
+                // Whoever wants the rank's state has it first.
                 let wanted = self.wanted.load(Ordering::Acquire);
                 let left = left.map(|left| if wanted { left.max(YIELD) } else { left });
                 bell = match left {

@@ -313,7 +313,7 @@ impl Queued {
     pub fn new(units: &Arc<Units>, own: Option<OwnedFd>) -> Result<Self, MediumError> {
         Self::with(units, own, |file, pool| {
             let start = pool.start.addr().get();
-            // SAFETY: the unit_io has both, and drops the ring first.
+            // SAFETY: the unit I/O has both, and drops the ring first.
             let ring = unsafe {
                 uring::Ring::new(Arc::clone(file), 2 * DEPTH as u32, start..start + pool.len)
             };

@@ -100,7 +100,7 @@ impl Policy {
         }
     }
 
-    /// Every order with its name.
+    /// Every order with its name. One that is missing here cannot be parsed, and is printed as nothing.
     pub const ORDERS: [(&'static str, Order); 8] = [
         ("fcfs", Order::Fcfs),
         ("greedy", Order::Greedy),

@@ -1,4 +1,5 @@
-//! What Slurm and users ask.
+//! What Slurm and users ask. A job's stage, such as the gate, is answered when it is over: who waits is in `Site::waiting`, and
+//! `Site::answer_stage` ends the wait.
 
 use crate::MAX_READERS;
 use crate::event::Asked;

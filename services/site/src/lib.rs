@@ -5,6 +5,9 @@
 //!
 //! What is to be done for a job is not kept as a list of steps but derived, each time something has happened, from what there is and what
 //! there must be ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
+//!
+//! Reading order: `event`, `state`, `submit` (a job comes), `asked` (its stages; at `PreRun`, the gate, it waits), `stage` (what is brought,
+//! from where), `reported` (what came of it), `finish`, `keep`, `lift`.
 
 mod asked;
 mod data;

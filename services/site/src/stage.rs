@@ -1,5 +1,6 @@
 //! The way of a job: in each phase, what must be there on its nodes is compared with what is, and what is missing is ordered. When
 //! nothing is missing, the phase is over.
+//! Where a part comes from is chosen in `bring_part`.
 
 use crate::lift::{For, Space};
 use crate::state::{JobState, Node, Phase, Reads, Site, Step, VersionId, VersionState, Why, room};

@@ -1,4 +1,4 @@
-//! The planner of a site: which job gets which nodes when, and what is done with its data. Sans-I/O like the engine of a
+//! The planner of a simulated site (real ones: services/site): which job gets which nodes when, and what is done with its data. Sans-I/O like the engine of a
 //! run: [`Planner::step`] takes the time and an event and says what is to be done.
 //!
 //! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `view` and

@@ -204,7 +204,7 @@ impl Session {
         &self.about
     }
 
-    /// Asks, and waits for the answer: at most `timeouts`, or as long as the node lives.
+    /// Asks, and waits for the answer: at most the time given, or as long as the node lives.
     ///
     /// # Errors
     /// When the node is lost or late. A late answer is thrown away.

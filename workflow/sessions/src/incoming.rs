@@ -21,7 +21,7 @@ const STRANGERS: usize = 64;
 /// A pause after accepting has failed, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts, for as long as somebody takes what comes. A stranger has `timeouts` for TLS and its first request.
+/// Accepts, for as long as somebody takes what comes. A stranger has `timeouts` (a duration) for TLS and its first request.
 pub(crate) fn accept(
     listener: TcpListener,
     timeouts: Duration,

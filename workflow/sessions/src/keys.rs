@@ -1,4 +1,6 @@
 //! The keys of a run: who has them belongs to it.
+//! Both ends prove it by mutual TLS ([`RunKeys::server`], [`RunKeys::client`]); the data plane has another key (`Start::data` in
+//! `tarn_proto::node`).
 
 use crate::PEER;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};

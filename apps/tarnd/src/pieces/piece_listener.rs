@@ -41,7 +41,7 @@ pub(super) struct PieceListener {
 
 struct Inside {
     listener: OwnedFd,
-    /// It is at its end when the piece_listener is to close.
+    /// It is at its end when the listener is to close.
     closing: PipeReader,
     control: Control,
     asked: Arc<Asked>,

@@ -319,7 +319,7 @@ impl Bed {
         }
     }
 
-    /// The node_config of node number `node` of those.
+    /// The configuration of node number `node` of those.
     pub(crate) fn node_config(&self, nodes: &[(&Node, &Client)], node: u32) -> NodeConfig {
         let all: Vec<_> = nodes.iter().map(|(n, c)| (&n.started, *c)).collect();
         self.opening_of(&all, node)

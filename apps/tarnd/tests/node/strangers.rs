@@ -85,7 +85,7 @@ fn another_run_is_refused() {
         other => panic!("{other:?}"),
     }
     assert!(open(&RunKeys::new().unwrap(), RUN).is_some());
-    // An node_config of another run or node, over a session of this one.
+    // The configuration of another run or node, over a session of this one.
     let client = bed.connect(&node.started);
     let node_config = bed.node_config(&[(&node, &client)], 0);
     for change in [

@@ -32,7 +32,7 @@ const WASTE: f64 = 0.25;
 const TRIES: u32 = 2;
 /// An object that was copied in vain is not for up to so many cycles, as a power of two.
 const MAX_PAUSE: u32 = 10;
-/// Chunks that are copied before the rank_state is given to who wants it.
+/// Chunks that are copied before the rank's state is given to who wants it.
 const SLICE: u64 = 4;
 /// How soon it is looked again whether there is a free slot.
 const SOON: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! A commit: room, copies, publication.
+//! A commit: room, copies, publication. What is published is durable at once if nothing was staged, else once `destage` has run.
 
 use super::ahead::Early;
 use super::{

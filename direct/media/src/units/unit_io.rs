@@ -177,7 +177,7 @@ pub(super) struct UnitIo {
     pub(super) unwatched: bool,
 }
 
-// SAFETY: what its pointers name is lent to requests, not to a thread: whoever has the unit_io may use it.
+// SAFETY: what its pointers name is lent to requests, not to a thread: whoever has the unit I/O may use it.
 unsafe impl Send for UnitIo {}
 
 impl UnitIo {
@@ -330,7 +330,7 @@ impl UnitIo {
 
     /// The buffer of a piece that has no call under way.
     fn buffer(&mut self, number: u32) -> &mut [u8] {
-        // SAFETY: this unit_io's memory, which no call has now.
+        // SAFETY: this unit I/O's memory, which no call has now.
         unsafe { std::slice::from_raw_parts_mut(self.buffer_start(number), BUFFER) }
     }
 

@@ -93,7 +93,7 @@ fn calls_are_answered_refused_and_given_up() {
         assert!(began.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(20));
     }
-    // A replica_registry has files only.
+    // A registry has files only.
     let ends = Ends::new();
     let why = ends
         .client

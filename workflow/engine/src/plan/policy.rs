@@ -1,4 +1,5 @@
 //! The policies, behind one trait. Each looks at a [`SchedulerView`] and starts jobs.
+//! CONTRIBUTING.md, "A policy", lists the places that the compiler does not name.
 
 mod data;
 mod queueing;

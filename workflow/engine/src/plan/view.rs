@@ -1,5 +1,5 @@
 //! What a policy sees of a site and may do there: [`SchedulerView`]. Policies are written against it alone, so that the same code
-//! decides in a simulation, at a site and in a single run.
+//! decides in a simulated site and in a single run. Implemented in plan/site.rs and decide/view.rs.
 
 use super::queue::{Fit, Waiting};
 use tarn_types::energy::Rank;

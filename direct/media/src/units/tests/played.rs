@@ -111,7 +111,7 @@ pub(super) struct Played {
     under_way: Vec<(u32, Io, usize)>,
 }
 
-// SAFETY: what is under way is the unit_io's.
+// SAFETY: what is under way is the unit I/O's.
 unsafe impl Send for Played {}
 
 impl Played {
@@ -128,7 +128,7 @@ impl Played {
         let (number, io, call) = self.under_way.swap_remove(which);
         let done = match io {
             Io::Read { at, to, length } => {
-                // SAFETY: the unit_io's, until this ends.
+                // SAFETY: the unit I/O's, until this ends.
                 let to = unsafe { std::slice::from_raw_parts_mut(to, length) };
                 pread(&self.file, to, at)
             }
