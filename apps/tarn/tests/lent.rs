@@ -17,7 +17,7 @@ fn site(workflow: &str) -> Site {
     linked::said(&mut linked::compiler(
         "cc",
         &flags,
-        &["../cli/tests/lent.c"],
+        &["../../apps/tarn/tests/lent.c"],
         &site.path("lent"),
     ));
     site

@@ -131,8 +131,10 @@ fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
     site.tarn(&["data", "get", "genome", "got"]).exits(0);
     site.tarn(&["data", "rm", "--orphans"]).exits(0);
     assert_eq!(site.read("got/genome"), "ACGT\n");
-    // Several read it at once, and `tarn cancel` of its own workflow stops none of them.
-    plan(&site).exits(0);
+    // What `run` refuses, `plan` does.
+    plan(&site)
+        .exits(6)
+        .says("a run of workflow use is active");
     site.write("go", "");
     Ran::end(run).exits(0);
     assert_eq!(site.read("res/text"), "ACGT\n");

@@ -29,7 +29,7 @@ fn compile(to: &Path) {
     linked::said(&mut linked::compiler(
         "cc",
         &flags,
-        &["../cli/tests/restart.c"],
+        &["../../apps/tarn/tests/restart.c"],
         to,
     ));
 }

@@ -87,6 +87,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("bench block", BENCH),
     ("bench hdf5", BENCH),
     ("bench cluster", BENCH),
+    ("bench reproduce", "is `reproduce`"),
     ("exec", BECOMES),
     ("enter", BECOMES),
 ];
