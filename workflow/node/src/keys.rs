@@ -250,8 +250,8 @@ impl DataKeys {
     /// # Errors
     /// When one is there and cannot be removed.
     pub fn keep(&self, needed: impl Fn(&StoreKey) -> bool) -> Result<(), Failure> {
-        let all = files(&self.folder).map_err(|e| io_failure("read", &self.folder, &e))?;
-        for (dataset, part) in all {
+        let all = all_files(&self.folder).map_err(|e| io_failure("read", &self.folder, &e))?;
+        for (dataset, part, _) in all {
             if !needed(&part) {
                 self.forget(&dataset, &part)?;
             }
@@ -379,6 +379,14 @@ fn read_wrapped(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The datasets and parts that have a key in a workspace's folder.
 fn files(folder: &Path) -> io::Result<Vec<(String, StoreKey)>> {
+    let all = all_files(folder)?.into_iter();
+    Ok(all
+        .filter_map(|(dataset, part, is_whole)| is_whole.then_some((dataset, part)))
+        .collect())
+}
+
+/// The same with those whose key a killed process has not written to its end; whether each is whole.
+fn all_files(folder: &Path) -> io::Result<Vec<(String, StoreKey, bool)>> {
     let entries = |folder: &Path| match std::fs::read_dir(folder) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         entries => entries?.collect::<io::Result<Vec<_>>>(),
@@ -388,8 +396,12 @@ fn files(folder: &Path) -> io::Result<Vec<(String, StoreKey)>> {
         let name = dataset.file_name().to_string_lossy().into_owned();
         for part in entries(&dataset.path())? {
             let part = part.file_name().to_string_lossy().into_owned();
-            if !part.ends_with(".tmp") {
-                all.push((name.clone(), StoreKey(part)));
+            match part.strip_suffix(".tmp") {
+                None => all.push((name.clone(), StoreKey(part), true)),
+                Some(half) => {
+                    let key = half.rsplit_once('.').map_or(half, |(key, _)| key);
+                    all.push((name.clone(), StoreKey(key.to_owned()), false));
+                }
             }
         }
     }
