@@ -317,7 +317,7 @@ fn a_clean_up_forgets_the_keys_of_what_it_removes() {
         .keep
         .insert((raw[0].key.clone(), Place::Node(spot(0))));
     // What a process that was killed has written of a key whose part was never made.
-    let folder = bench.state().keys("ws").join("text");
+    let folder = bench.state().keys("ws").join("raw");
     std::fs::write(folder.join("never.0.r.1.0.0123456789abcdef.tmp"), "half").unwrap();
     bench.world().clean(&staying);
     assert_eq!(keys_in(&bench), 1);
