@@ -344,9 +344,21 @@ fn namespaces_of(process: &Path) -> impl Iterator<Item = String> {
 }
 
 fn processes_in(namespaces: &BTreeSet<String>) -> Vec<String> {
+    processes_before(u64::MAX, namespaces)
+}
+
+/// When a process has begun, in ticks since the machine has.
+fn began(process: &Path) -> Option<u64> {
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+/// Those of them that began before another did: the number of a namespace that has gone may be that of another test's by then.
+fn processes_before(most: u64, namespaces: &BTreeSet<String>) -> Vec<String> {
     let all = Path::new("/proc").read_dir().expect("/proc").flatten();
     all.map(|entry| entry.path())
         .filter(|process| namespaces_of(process).any(|name| namespaces.contains(&name)))
+        .filter(|process| began(process).is_some_and(|at| at < most))
         .map(|process| process.display().to_string())
         .collect()
 }
@@ -392,8 +404,11 @@ fn two_clusters_run_at_once_and_leave_nothing() {
     assert!(processes_in(&of_one).len() > 8);
     let folder = one.folder().to_path_buf();
     drop(one);
-    // The number of a namespace that has gone may be that of another test's, for as long as a step of it runs.
-    let gone = || processes_in(&of_one).is_empty();
+    let uptime = std::fs::read_to_string("/proc/uptime").expect("uptime");
+    let seconds: f64 = uptime.split(' ').next().expect("seconds").parse().expect("a number");
+    // The kernel tells times of processes in hundredths of a second on all machines.
+    let now = (seconds * 100.0) as u64;
+    let gone = || processes_before(now, &of_one).is_empty();
     wait_until("nothing of it runs", SOON, gone).expect("gone");
     assert_eq!(groups(&group_one), [""; 0]);
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");

@@ -278,7 +278,7 @@ fn programs_reach_dataspaces_of_other_nodes() {
     );
     // And in steps of a run over the nodes of an allocation.
     let bin = Path::new("/shared/bin");
-    write_step(&work, bin, &bin.join("libtarn.so"));
+    write_step(&work, Path::new("/shared/python"), &bin.join("libtarn.so"));
     let line = "cd work && printf 'a\\n' > in/a && head -c 1000 /dev/zero > in/b && \
                 exec salloc -Q -N2 --mem=500M tarn run wf.toml";
     let output = cluster.command("alice", &["bash", "-c", line]).output();

@@ -60,6 +60,7 @@ const OF_EACH_STEP: &[&str] = &[
     "TARN_WORKFLOW_DIR",
     "TARN_EXEC_DIR",
     "TARN_EXEC_DIRS",
+    "TARN_SOCKET",
     "TARN_STEP_SOCKET",
     OWN_JOB,
 ];
