@@ -405,7 +405,12 @@ fn two_clusters_run_at_once_and_leave_nothing() {
     let folder = one.folder().to_path_buf();
     drop(one);
     let uptime = std::fs::read_to_string("/proc/uptime").expect("uptime");
-    let seconds: f64 = uptime.split(' ').next().expect("seconds").parse().expect("a number");
+    let seconds: f64 = uptime
+        .split(' ')
+        .next()
+        .expect("seconds")
+        .parse()
+        .expect("a number");
     // The kernel tells times of processes in hundredths of a second on all machines.
     let now = (seconds * 100.0) as u64;
     let gone = || processes_before(now, &of_one).is_empty();

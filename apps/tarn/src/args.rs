@@ -2,11 +2,11 @@
 
 use crate::context::Context;
 use crate::options::{
-    DataCommand, EnterArgs, ExecArgs, MachineArgs, ResumeArgs, RunArgs, StatusArgs, WhichRun, WhyArgs,
+    DataCommand, EnterArgs, ExecArgs, MachineArgs, ResumeArgs, RunArgs, StatusArgs, WhichRun,
+    WhyArgs,
 };
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
-
 
 /// Keeps a workflow's data on the compute nodes, in the fastest memory they have.
 #[derive(Debug, Parser)]

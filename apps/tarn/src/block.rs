@@ -1,8 +1,8 @@
 //! `tarn block serve`: partitions as a block device, by nbdkit and the plug-in for it. docs/guide/block.md
 
 use crate::context::Context;
-use crate::options::size;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::options::size;
 use crate::print::{self, say};
 use anyhow::Context;
 use clap::{Args, Subcommand};

@@ -1,7 +1,7 @@
 //! The cluster of one machine, or what all nodes of an allocation have in common, from the command line and from what the machine has.
 
-use crate::options::{Bind, Isolation, MachineArgs};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::options::{Bind, Isolation, MachineArgs};
 use crate::print::say;
 use std::sync::Arc;
 use tarn_mover::Trees;

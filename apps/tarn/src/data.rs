@@ -10,8 +10,8 @@ mod site;
 mod verify;
 
 use crate::context::Context;
-use crate::options::DataCommand;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::options::DataCommand;
 use crate::print::{self, out, say};
 use crate::run::{open_catalogue, wall};
 use crate::state;
@@ -29,7 +29,8 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
     match command {
         DataCommand::Ls { orphans: true, .. } => site::orphans(context, false),
         DataCommand::Ls { site, of, .. } => {
-            let is_sites = *site || of.is_some() || site::is_here() && state::here(context).is_err();
+            let is_sites =
+                *site || of.is_some() || site::is_here() && state::here(context).is_err();
             match is_sites {
                 true => site::ls(context, of.as_deref()),
                 false => ls(context),
@@ -67,7 +68,13 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
             keep,
         } => match object.object {
             true if is_object(path) => Err(objects::outside(path)),
-            true => objects::put(context, object.store.as_deref(), path, name, (about, *encrypt)),
+            true => objects::put(
+                context,
+                object.store.as_deref(),
+                path,
+                name,
+                (about, *encrypt),
+            ),
             false => put::put(context, path, name, machine.clone(), keep),
         },
         DataCommand::Get {

@@ -1,10 +1,10 @@
 //! `tarn doctor`: what this machine offers, and what tarn makes of it.
 
-use crate::context::Context;
-use crate::options::MachineArgs;
 use crate::cluster;
+use crate::context::Context;
 use crate::error::{CliResult, ExitWith};
 use crate::finding::{self, Finding, finding};
+use crate::options::MachineArgs;
 use crate::slurm::{Controller, health};
 use clap::Args;
 use std::path::Path;

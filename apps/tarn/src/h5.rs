@@ -7,8 +7,8 @@ mod store;
 mod writer;
 
 use crate::context::Context;
-use crate::options::size;
 use crate::error::CliResult;
+use crate::options::size;
 use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! `tarn why`, `tarn cancel`: looking at a run from outside, through its log.
 
 use crate::context::Context;
-use crate::options::{WhichRun, WhyArgs};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::options::{WhichRun, WhyArgs};
 use crate::print::{self, out, say};
 use crate::run::changes::Changes;
 use crate::run::history_of;

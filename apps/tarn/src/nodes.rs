@@ -1,9 +1,9 @@
 //! `tarn nodes`: tiers, free capacity and memory mode, of this machine or of the nodes of the allocation that this is in.
 
-use crate::context::Context;
-use crate::options::MachineArgs;
 use crate::cluster;
+use crate::context::Context;
 use crate::error::{CliResult, ExitWith};
+use crate::options::MachineArgs;
 use crate::print::{self, out};
 use crate::run::allocation::{Purpose, Reached};
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! `tarn partition`: partitions of storage memory, by their names. docs/guide/direct-access.md.
 
 use crate::context::Context;
-use crate::options::size;
 use crate::error::{CliError, CliResult};
+use crate::options::size;
 use crate::print::{self, out, say};
 use clap::Subcommand;
 use serde::Serialize;

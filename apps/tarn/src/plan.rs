@@ -2,8 +2,8 @@
 //! run times and sizes are known.
 
 use crate::context::Context;
-use crate::options::RunArgs;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::options::RunArgs;
 use crate::print::{self, out, say};
 use crate::run::allocation::{Purpose, Reached};
 use crate::run::changes::{self, Changes};

@@ -1,10 +1,10 @@
 //! `tarn run` and `tarn resume`: everything around the loop.
 
 use crate::context::Context;
-use crate::options::{Isolation, ResumeArgs, RunArgs};
 use crate::data::missing::{Missing, how_kept};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::live::StatusFile;
+use crate::options::{Isolation, ResumeArgs, RunArgs};
 use crate::print::{self, out, say};
 use crate::progress::Watcher;
 use crate::{cluster, run_log, state, workflow};

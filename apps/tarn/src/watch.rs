@@ -2,8 +2,8 @@
 //! can read.
 
 use crate::context::Context;
-use crate::options::StatusArgs;
 use crate::error::{CliResult, ExitWith};
+use crate::options::StatusArgs;
 use crate::print::{self, out};
 use crate::state;
 use std::io::IsTerminal;

@@ -132,9 +132,7 @@ fn nobody_removes_or_replaces_it_while_a_run_reads_it() {
     site.tarn(&["data", "rm", "--orphans"]).exits(0);
     assert_eq!(site.read("got/genome"), "ACGT\n");
     // What `run` refuses, `plan` does.
-    plan(&site)
-        .exits(6)
-        .says("a run of workflow use is active");
+    plan(&site).exits(6).says("a run of workflow use is active");
     site.write("go", "");
     Ran::end(run).exits(0);
     assert_eq!(site.read("res/text"), "ACGT\n");

@@ -25,7 +25,8 @@ pub use mover::{
     TreeCapabilities,
 };
 pub use nodes::{
-    ChangedSince, Checkpoints, MakePartition, Followers, Nodes, Peers, Pieces, STEP_SOCKET, STEP_SPACE,
+    ChangedSince, Checkpoints, Followers, MakePartition, Nodes, Peers, Pieces, STEP_SOCKET,
+    STEP_SPACE,
 };
 pub use objects::{Found, ObjectBody, ObjectStore, Tags, Upload};
 pub use one_sided::{Hold, OneSided, Open};

@@ -172,7 +172,8 @@ impl Site {
 
     /// Keeps these nodes busy, and returns the job that does: jobs for them wait as long as their test wants.
     pub(crate) fn hold(&self, nodes: &str) -> String {
-        let job = format!("sbatch --parsable -w {nodes} --exclusive -o /dev/null --wrap 'sleep 600'");
+        let job =
+            format!("sbatch --parsable -w {nodes} --exclusive -o /dev/null --wrap 'sleep 600'");
         let job = self.alice(&["sh", "-c", &job]);
         self.wait_for(&job, "RUNNING");
         job

@@ -22,7 +22,7 @@ use tarn_types::workflow::Keep;
 #[derive(Debug)]
 pub(crate) struct ReturnedReplica {
     pub(crate) key: StoreKey,
-    stored: u64,
+    pub(crate) stored: u64,
     /// Its eviction is under way.
     pub(crate) leaving: bool,
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use tarn_ports::{
-    ChangedSince, Checkpoints, Control, MakePartition, Followers, Meter, Mover, MoverError, Peers,
+    ChangedSince, Checkpoints, Control, Followers, MakePartition, Meter, Mover, MoverError, Peers,
     Progress,
 };
 use tarn_types::checkpoint::CheckpointId;

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tarn_ports::{
-    ChangedSince, Checkpoints, MakePartition, Followers, Meter, Mover, Peers, Progress, World,
+    ChangedSince, Checkpoints, Followers, MakePartition, Meter, Mover, Peers, Progress, World,
     WorldError,
 };
 use tarn_sys::memory::in_memory;

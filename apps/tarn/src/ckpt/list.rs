@@ -91,7 +91,13 @@ fn head() -> CliResult<()> {
     )
 }
 
-fn print(context: &Context, place: &Place, run: &Run<'_>, id: VersionId, row: &Found) -> CliResult<()> {
+fn print(
+    context: &Context,
+    place: &Place,
+    run: &Run<'_>,
+    id: VersionId,
+    row: &Found,
+) -> CliResult<()> {
     let why_not = why_not(place, row);
     if context.json {
         return print::json(&Line {

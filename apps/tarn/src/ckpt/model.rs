@@ -1,8 +1,8 @@
 //! `tarn ckpt model`: the loss, interval and energy models, and what they advise. docs/internals/checkpoint-models.md has the formulas.
 
 use crate::context::Context;
-use crate::options::size;
 use crate::error::CliResult;
+use crate::options::size;
 use crate::print::{self, out};
 use clap::Args;
 use serde_json::{Value, json};

@@ -12,7 +12,12 @@ use tarn_checkpoint_core::{Object, Piece, Place as Lies, Shape, VersionId};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
-pub(super) fn show(context: &Context, place: &Place, run: &OsStr, asked: Option<VersionId>) -> CliResult {
+pub(super) fn show(
+    context: &Context,
+    place: &Place,
+    run: &OsStr,
+    asked: Option<VersionId>,
+) -> CliResult {
     let version_catalog = VersionCatalog::open(place)?;
     let run = version_catalog.run(run)?;
     let mut arenas = Vec::new();

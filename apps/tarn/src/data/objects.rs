@@ -1,7 +1,7 @@
 //! `tarn data ... --object`, `objects` and `versions`: the node's object store (docs/guide/objects.md).
 
-use crate::context::Context;
 use crate::ckpt::printable;
+use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::print::{self, out, say};
 use anyhow::Context;

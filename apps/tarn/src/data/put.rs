@@ -2,9 +2,9 @@
 
 use super::{is_here, remove, say_freed};
 use crate::context::Context;
-use crate::options::{MachineArgs, RunArgs, VerifyArg};
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::mover::trees;
+use crate::options::{MachineArgs, RunArgs, VerifyArg};
 use crate::print::say;
 use crate::run::files::Files;
 use crate::run::{open_catalogue, wall};

@@ -67,7 +67,12 @@ fn with_hint(why: CliError, partitions: &[PathBuf]) -> CliError {
 ///
 /// # Errors
 /// When it is none of HDF5, the partitions are there already, or there is no room.
-pub(super) fn import(context: &Context, file: &Path, partitions: &[PathBuf], block: u64) -> CliResult {
+pub(super) fn import(
+    context: &Context,
+    file: &Path,
+    partitions: &[PathBuf],
+    block: u64,
+) -> CliResult {
     let failed = || format!("cannot read {}", file.display());
     let mut from = File::open(file).with_context(failed).exit(Exit::NotFound)?;
     let size = from

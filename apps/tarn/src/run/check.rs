@@ -2,8 +2,8 @@
 
 use super::files::Files;
 use super::{places, variables};
-use crate::options::{Isolation, RunArgs};
 use crate::error::{CliError, CliResult};
+use crate::options::{Isolation, RunArgs};
 use crate::print::say;
 use crate::{cluster, workflow};
 use tarn_ports::Mover;

@@ -76,10 +76,16 @@ fn reproduce() {
     let words = ["reproduce", "--render", "results.json"];
     let words = [&words[..], &["--report", "pages/page.html"]].concat();
     let command = |site: &Site| of(site, &words);
-    sweep("reproduce", "tarn,tarn-bench", prepare, command, |site, hit| {
-        is_page(site, hit, || site.tarn(&words));
-        let kept = fs::read_to_string(site.path("results.json")).unwrap();
-        assert_eq!(kept, RESULTS, "{}", hit.what);
-        assert!(!Path::new("results.html").exists());
-    });
+    sweep(
+        "reproduce",
+        "tarn,tarn-bench",
+        prepare,
+        command,
+        |site, hit| {
+            is_page(site, hit, || site.tarn(&words));
+            let kept = fs::read_to_string(site.path("results.json")).unwrap();
+            assert_eq!(kept, RESULTS, "{}", hit.what);
+            assert!(!Path::new("results.html").exists());
+        },
+    );
 }

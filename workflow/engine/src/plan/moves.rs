@@ -304,7 +304,11 @@ impl State {
         sub(&mut self.under_way, 1, "transfers under way");
         let at = way(&order.what);
         if let Some(place) = order.place {
-            sub(&mut self.outbox.bytes[at], order.what.bytes, "bytes under way");
+            sub(
+                &mut self.outbox.bytes[at],
+                order.what.bytes,
+                "bytes under way",
+            );
             if !self.outbox.waiting[at].remove(&place) {
                 sub(&mut self.outbox.busy[at], order.rate, "rate in use");
             }
