@@ -1,6 +1,6 @@
 //! The command line, defined once: parsing, help and completions come from here.
 
-use crate::context::Context;
+use crate::globals::Globals;
 use crate::options::{
     DataCommand, EnterArgs, ExecArgs, MachineArgs, ResumeArgs, RunArgs, StatusArgs, WhichRun,
     WhyArgs,
@@ -21,7 +21,7 @@ use std::ffi::OsString;
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) context: Context,
+    pub(crate) globals: Globals,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -1,7 +1,7 @@
 //! `tarn block serve`: partitions as a block device, by nbdkit and the plug-in for it. docs/guide/block.md
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::options::size;
 use crate::print::{self, say};
 use anyhow::Context;
@@ -78,7 +78,7 @@ pub(crate) struct ServeArgs {
     threads: u32,
 }
 
-pub(crate) fn block(context: &Context, command: &BlockCommand) -> CliResult {
+pub(crate) fn block(globals: &Globals, command: &BlockCommand) -> CliResult {
     let BlockCommand::Serve(args) = command;
     if args.listen.is_some()
         && args.tls_certificates.is_none()
@@ -93,7 +93,7 @@ pub(crate) fn block(context: &Context, command: &BlockCommand) -> CliResult {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD]).exit(Exit::State)?;
     let mut server = Server::start(args, &plugin, &mut signals)?;
     let uri = server.at.uri();
-    if context.json {
+    if globals.json {
         print::json(&json!({"schema": 1, "uri": uri}))?;
     } else {
         print::out!("{uri}")?;

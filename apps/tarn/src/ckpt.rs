@@ -11,8 +11,8 @@ mod show;
 mod verify;
 mod version_catalog;
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use clap::{Args, Subcommand};
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -88,26 +88,26 @@ impl Place {
     }
 }
 
-pub(crate) fn ckpt(context: &Context, command: &CkptCommand) -> CliResult {
+pub(crate) fn ckpt(globals: &Globals, command: &CkptCommand) -> CliResult {
     match command {
         CkptCommand::Ls {
             run,
             place,
             external,
-        } => list::ls(context, place, run.as_deref(), external.as_deref()),
-        CkptCommand::Drain(args) => drain::drain(context, args),
-        CkptCommand::Destage(args) => destage::destage(context, args),
+        } => list::ls(globals, place, run.as_deref(), external.as_deref()),
+        CkptCommand::Drain(args) => drain::drain(globals, args),
+        CkptCommand::Destage(args) => destage::destage(globals, args),
         CkptCommand::Show {
             run,
             version,
             place,
-        } => show::show(context, place, run, *version),
+        } => show::show(globals, place, run, *version),
         CkptCommand::Verify {
             run,
             version,
             place,
-        } => verify::verify(context, place, run, *version),
-        CkptCommand::Model(args) => model::model(context, args),
+        } => verify::verify(globals, place, run, *version),
+        CkptCommand::Model(args) => model::model(globals, args),
     }
 }
 

@@ -9,8 +9,8 @@ mod put;
 mod site;
 mod verify;
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::options::DataCommand;
 use crate::print::{self, out, say};
 use crate::run::{open_catalogue, wall};
@@ -25,38 +25,38 @@ use tarn_types::codes::Exit;
 use tarn_types::object::is_object;
 use tarn_types::units::Bytes;
 
-pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
+pub(crate) fn data(globals: &Globals, command: &DataCommand) -> CliResult {
     match command {
-        DataCommand::Ls { orphans: true, .. } => site::orphans(context, false),
+        DataCommand::Ls { orphans: true, .. } => site::orphans(globals, false),
         DataCommand::Ls { site, of, .. } => {
             let is_sites =
-                *site || of.is_some() || site::is_here() && state::here(context).is_err();
+                *site || of.is_some() || site::is_here() && state::here(globals).is_err();
             match is_sites {
-                true => site::ls(context, of.as_deref()),
-                false => ls(context),
+                true => site::ls(globals, of.as_deref()),
+                false => ls(globals),
             }
         }
-        DataCommand::Show { dataset } => site::show(context, dataset),
+        DataCommand::Show { dataset } => site::show(globals, dataset),
         DataCommand::Grant { dataset, who } => site::grant(dataset, who, true),
         DataCommand::Revoke { dataset, who } => site::grant(dataset, who, false),
         DataCommand::Keep { dataset, time } => site::keep(dataset, time),
-        DataCommand::Where { dataset } => where_is(context, dataset),
+        DataCommand::Where { dataset } => where_is(globals, dataset),
         DataCommand::Verify {
             dataset,
             run,
             number,
             site,
-        } => match *site || is_sites(context, dataset)? {
+        } => match *site || is_sites(globals, dataset)? {
             true if run.is_some() => Err(CliError::new(
                 Exit::Usage,
                 "`--run` is of the runs here, not of a site's datasets",
             )),
-            true => site::verify(context, &site::named(dataset)?, *number),
+            true => site::verify(globals, &site::named(dataset)?, *number),
             false if number.is_some() => Err(CliError::new(
                 Exit::Usage,
                 "`--number` is of a site's datasets (`--site`)",
             )),
-            false => verify::verify(context, dataset, run.as_deref()),
+            false => verify::verify(globals, dataset, run.as_deref()),
         },
         DataCommand::Put {
             path,
@@ -69,13 +69,13 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
         } => match object.object {
             true if is_object(path) => Err(objects::outside(path)),
             true => objects::put(
-                context,
+                globals,
                 object.store.as_deref(),
                 path,
                 name,
                 (about, *encrypt),
             ),
-            false => put::put(context, path, name, machine.clone(), keep),
+            false => put::put(globals, path, name, machine.clone(), keep),
         },
         DataCommand::Get {
             dataset,
@@ -87,7 +87,7 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
         } => match dest {
             Some(dest) if !object.object => {
                 let copied =
-                    Held::find_to_read(context, dataset)?.copy_to(dest, run.as_deref(), false)?;
+                    Held::find_to_read(globals, dataset)?.copy_to(dest, run.as_deref(), false)?;
                 let Some(lack) = copied.lacks else {
                     return Ok(Exit::Success);
                 };
@@ -101,12 +101,12 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
                     number: *number,
                     from: from.as_deref(),
                 };
-                objects::get(context, object.store.as_deref(), &which, dest.as_deref())
+                objects::get(globals, object.store.as_deref(), &which, dest.as_deref())
             }
         },
         DataCommand::Copy { from, to, replace } => copy::copy(from, to, *replace),
-        DataCommand::Objects { store } => objects::list(context, store.as_deref()),
-        DataCommand::Versions { key, store } => objects::versions(context, store.as_deref(), key),
+        DataCommand::Objects { store } => objects::list(globals, store.as_deref()),
+        DataCommand::Versions { key, store } => objects::versions(globals, store.as_deref(), key),
         DataCommand::Rm {
             dataset,
             object,
@@ -119,27 +119,27 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
                 "versions of objects are numbered from 1 on",
             )),
             Some(key) if object.object => objects::remove(object.store.as_deref(), key, *number),
-            Some(dataset) if *site || is_sites(context, dataset)? => {
+            Some(dataset) if *site || is_sites(globals, dataset)? => {
                 site::remove(&site::named(dataset)?, *number)
             }
             Some(_) if number.is_some() => Err(CliError::new(
                 Exit::Usage,
                 "`--number` is of objects (`--object`), and of a site's datasets (`--site`)",
             )),
-            Some(dataset) => Held::find(context, dataset)?.with_older().remove(),
-            None if *site || site::is_here() && state::here(context).is_err() => {
-                site::orphans(context, true)
+            Some(dataset) => Held::find(globals, dataset)?.with_older().remove(),
+            None if *site || site::is_here() && state::here(globals).is_err() => {
+                site::orphans(globals, true)
             }
-            None => crate::run::orphans::remove(context),
+            None => crate::run::orphans::remove(globals),
         },
-        DataCommand::Pin { dataset } if is_sites(context, dataset)? => {
+        DataCommand::Pin { dataset } if is_sites(globals, dataset)? => {
             site::keep(&site::named(dataset)?, "forever")
         }
-        DataCommand::Release { dataset } if is_sites(context, dataset)? => {
+        DataCommand::Release { dataset } if is_sites(globals, dataset)? => {
             site::release(&site::named(dataset)?)
         }
         DataCommand::Pin { dataset } => {
-            let mut held = Held::find(context, dataset)?;
+            let mut held = Held::find(globals, dataset)?;
             if held.rows.iter().any(|r| r.is_cached(wall())) {
                 let text = format!(
                     "`{dataset}` is only cached: no run is to keep it, and the next one may remove it; put `keep = \"forever\"` on it in \
@@ -155,12 +155,12 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
             Ok(Exit::Success)
         }
         DataCommand::Release { dataset } => {
-            let mut held = Held::find(context, dataset)?.with_older();
+            let mut held = Held::find(globals, dataset)?.with_older();
             held.record(ChangeKind::KeptUntil(Some(wall())))?;
             held.remove()
         }
         DataCommand::Drain { dataset, dest, run } => {
-            let mut held = Held::find(context, dataset)?;
+            let mut held = Held::find(globals, dataset)?;
             let copied = held.copy_to(dest, run.as_deref(), true)?;
             // What belongs to no complete version has not been copied: it stays.
             held.rows.retain(|r| copied.parts.contains_key(&r.key));
@@ -171,10 +171,10 @@ pub(crate) fn data(context: &Context, command: &DataCommand) -> CliResult {
 }
 
 /// Whether a site's dataset is meant: `WORKFLOW/DATASET` is one of the runs here, if they have one of that name.
-fn is_sites(context: &Context, name: &str) -> CliResult<bool> {
+fn is_sites(globals: &Globals, name: &str) -> CliResult<bool> {
     Ok(site::is_named(name)
-        && !Held::is_of_runs_here(context, name)?
-        && (state::here(context).is_err() || site::is_known()))
+        && !Held::is_of_runs_here(globals, name)?
+        && (state::here(globals).is_err() || site::is_known()))
 }
 
 fn place(at: &StoredAt) -> String {
@@ -204,12 +204,12 @@ fn left(until: u64) -> String {
     }
 }
 
-fn ls(context: &Context) -> CliResult {
-    let dir = state::here(context)?;
+fn ls(globals: &Globals) -> CliResult {
+    let dir = state::here(globals)?;
     let catalogue = open_catalogue(&dir)?;
     let mut rows = catalogue.datasets().exit(Exit::State)?;
     leave_out_gone(&catalogue, &mut rows)?;
-    if context.json {
+    if globals.json {
         for r in &rows {
             let line = serde_json::json!({
                 "schema": 1, "workflow": r.workflow, "dataset": r.dataset, "version": r.version,
@@ -268,10 +268,10 @@ fn leave_out_gone(catalogue: &Catalogue, rows: &mut Vec<DatasetRow>) -> CliResul
     Ok(())
 }
 
-fn where_is(context: &Context, dataset: &str) -> CliResult {
-    let held = Held::find_to_read(context, dataset)?;
+fn where_is(globals: &Globals, dataset: &str) -> CliResult {
+    let held = Held::find_to_read(globals, dataset)?;
     for r in held.of_all_versions() {
-        if context.json {
+        if globals.json {
             let line = serde_json::json!({
                 "schema": 1, "dataset": r.dataset, "version": r.version, "place": place(&r.at),
                 "bytes": r.bytes, "path": r.path(), "key": r.key, "run": r.run,

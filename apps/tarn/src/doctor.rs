@@ -1,9 +1,9 @@
 //! `tarn doctor`: what this machine offers, and what tarn makes of it.
 
 use crate::cluster;
-use crate::context::Context;
 use crate::error::{CliResult, ExitWith};
 use crate::finding::{self, Finding, finding};
+use crate::globals::Globals;
 use crate::options::MachineArgs;
 use crate::slurm::{Controller, health};
 use clap::Args;
@@ -23,17 +23,17 @@ pub(crate) struct DoctorArgs {
     site: bool,
 }
 
-pub(crate) fn doctor(context: &Context, args: &DoctorArgs) -> CliResult {
+pub(crate) fn doctor(globals: &Globals, args: &DoctorArgs) -> CliResult {
     if args.site {
         let mut all = health::of_node();
         if Controller::of_environment().is_here() {
             all.extend(health::of_controller());
         }
-        finding::show(context, &all)?;
+        finding::show(globals, &all)?;
         return Ok(Exit::Success);
     }
     let args = &args.machine;
-    let state = context.state.clone().unwrap_or_else(|| ".tarn".into());
+    let state = globals.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
     let found = cluster::discover(args, &state)?;
     let mut all = Vec::new();
@@ -118,7 +118,7 @@ pub(crate) fn doctor(context: &Context, args: &DoctorArgs) -> CliResult {
         all.push(program_finding(program, use_of_it));
     }
     all.push(crate::verbs::finding());
-    finding::show(context, &all)?;
+    finding::show(globals, &all)?;
     Ok(Exit::Success)
 }
 

@@ -1,7 +1,7 @@
 //! What was looked at, and what was found: `tarn doctor`, `tarn slurm install --check`.
 
-use crate::context::Context;
 use crate::error::CliResult;
+use crate::globals::Globals;
 use crate::print::{self, out};
 use serde::Serialize;
 
@@ -30,8 +30,8 @@ pub(crate) fn found(what: &str, result: Result<String, String>) -> Finding {
     finding(what, there, result.unwrap_or_else(|why| why))
 }
 
-pub(crate) fn show(context: &Context, all: &[Finding]) -> CliResult<()> {
-    if context.json {
+pub(crate) fn show(globals: &Globals, all: &[Finding]) -> CliResult<()> {
+    if globals.json {
         return print::json(&serde_json::json!({"schema": 1, "findings": all}));
     }
     for f in all {

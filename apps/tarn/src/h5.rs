@@ -6,8 +6,8 @@ mod list;
 mod store;
 mod writer;
 
-use crate::context::Context;
 use crate::error::CliResult;
+use crate::globals::Globals;
 use crate::options::size;
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -55,24 +55,24 @@ pub(crate) enum H5Command {
     },
 }
 
-pub(crate) fn h5(context: &Context, command: &H5Command) -> CliResult {
+pub(crate) fn h5(globals: &Globals, command: &H5Command) -> CliResult {
     let all = |partitions: &[PathBuf]| -> Vec<_> {
         partitions.iter().map(|name| exec::meant(name)).collect()
     };
     match command {
         H5Command::Exec(args) => exec::exec(args),
-        H5Command::Export { partitions, file } => copy::export(context, &all(partitions), file),
+        H5Command::Export { partitions, file } => copy::export(globals, &all(partitions), file),
         H5Command::Import {
             file,
             partitions,
             block,
-        } => copy::import(context, file, &all(partitions), *block),
-        H5Command::Ls { folder } => list::ls(context, &exec::meant(folder)),
+        } => copy::import(globals, file, &all(partitions), *block),
+        H5Command::Ls { folder } => list::ls(globals, &exec::meant(folder)),
         H5Command::Wait {
             partition,
             newer_than,
             patience,
-        } => list::wait(context, &exec::meant(partition), *newer_than, *patience),
+        } => list::wait(globals, &exec::meant(partition), *newer_than, *patience),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `tarn why`, `tarn cancel`: looking at a run from outside, through its log.
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::options::{WhichRun, WhyArgs};
 use crate::print::{self, out, say};
 use crate::run::changes::Changes;
@@ -21,14 +21,14 @@ use tarn_types::workflow::{Foreach, Step, Workflow};
 /// hang some forty.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(crate) fn why(context: &Context, args: &WhyArgs) -> CliResult {
-    let dir = state::here(context)?;
+pub(crate) fn why(globals: &Globals, args: &WhyArgs) -> CliResult {
+    let dir = state::here(globals)?;
     let run = state::which(&dir, args.run.as_ref())?;
     let records = state::records(&dir, &run)?;
     let answers = tarn_report::why(&records, &args.what).exit(Exit::NotFound)?;
     let step = args.what.split('[').next().unwrap_or_default();
     let again = Changes::read(&dir.run(&run)).of(step);
-    if context.json {
+    if globals.json {
         print::json(
             &serde_json::json!({"schema": 1, "run": run, "answers": answers, "changed": again}),
         )?;
@@ -103,8 +103,8 @@ fn nothing_decided((workflow, history): (&Workflow, &History), run: &str, what: 
     }
 }
 
-pub(crate) fn cancel(context: &Context, which: &WhichRun) -> CliResult {
-    let dir = state::here(context)?;
+pub(crate) fn cancel(globals: &Globals, which: &WhichRun) -> CliResult {
+    let dir = state::here(globals)?;
     let run = state::which(&dir, which.name())?;
     let begun = state::started(&dir, &run)?;
     let lock = dir.lock(&begun.workflow.name);

@@ -1,7 +1,7 @@
 //! `tarn key`: the user's own keys, which the keys of encrypted data are wrapped with (docs/admin/security.md, "Encryption").
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::say;
 use crate::state;
 use clap::Subcommand;
@@ -33,7 +33,7 @@ pub(crate) enum KeyCommand {
 ///
 /// # Errors
 /// When keys cannot be read or written.
-pub(crate) fn key(context: &Context, command: &KeyCommand) -> CliResult {
+pub(crate) fn key(globals: &Globals, command: &KeyCommand) -> CliResult {
     let path = keys::user_file().exit(Exit::State)?;
     match command {
         KeyCommand::New => {
@@ -47,7 +47,7 @@ pub(crate) fn key(context: &Context, command: &KeyCommand) -> CliResult {
         }
         KeyCommand::Rotate { states, drop } => {
             let mut all = keys::read(&path).exit(Exit::State)?;
-            let folders = folders(context, states, *drop)?;
+            let folders = folders(globals, states, *drop)?;
             // A file that is full of keys is emptied with the newest of them.
             if all.keys().len() < MAX_KEYS || !drop {
                 all.rotate(keys::fresh().exit(Exit::State)?)
@@ -71,11 +71,11 @@ pub(crate) fn key(context: &Context, command: &KeyCommand) -> CliResult {
 }
 
 /// The state folders that are meant. One that is named and not there is a mistake; before keys are forgotten, so is none at all.
-fn folders(context: &Context, states: &[PathBuf], drop: bool) -> CliResult<Vec<StateDir>> {
+fn folders(globals: &Globals, states: &[PathBuf], drop: bool) -> CliResult<Vec<StateDir>> {
     if states.is_empty() {
-        return match state::here(context) {
+        return match state::here(globals) {
             Ok(here) => Ok(vec![here]),
-            Err(_) if context.state.is_none() && !drop => Ok(Vec::new()),
+            Err(_) if globals.state.is_none() && !drop => Ok(Vec::new()),
             Err(e) => Err(e),
         };
     }

@@ -4,11 +4,11 @@ mod args;
 mod block;
 mod ckpt;
 mod cluster;
-mod context;
 mod data;
 mod date;
 mod doctor;
 mod finding;
+mod globals;
 mod h5;
 mod inspect;
 mod key;
@@ -103,30 +103,30 @@ fn has_options(words: usize) -> bool {
 }
 
 fn dispatch(cli: &Cli) -> CliResult {
-    let context = &cli.context;
+    let globals = &cli.globals;
     match &cli.command {
-        Command::Run(args) => run::run(context, args),
-        Command::Plan(args) => plan::plan(context, args),
-        Command::Sim(args) => sim::sim(context, args),
-        Command::Resume(args) => run::resume(context, args),
-        Command::Status(args) => watch::status(context, args),
-        Command::Why(args) => inspect::why(context, args),
-        Command::Cancel(which) => inspect::cancel(context, which),
-        Command::Data(command) => data::data(context, command),
-        Command::Key(command) => key::key(context, command),
-        Command::Ckpt(command) => ckpt::ckpt(context, command),
-        Command::Block(command) => block::block(context, command),
-        Command::H5(command) => h5::h5(context, command),
+        Command::Run(args) => run::run(globals, args),
+        Command::Plan(args) => plan::plan(globals, args),
+        Command::Sim(args) => sim::sim(globals, args),
+        Command::Resume(args) => run::resume(globals, args),
+        Command::Status(args) => watch::status(globals, args),
+        Command::Why(args) => inspect::why(globals, args),
+        Command::Cancel(which) => inspect::cancel(globals, which),
+        Command::Data(command) => data::data(globals, command),
+        Command::Key(command) => key::key(globals, command),
+        Command::Ckpt(command) => ckpt::ckpt(globals, command),
+        Command::Block(command) => block::block(globals, command),
+        Command::H5(command) => h5::h5(globals, command),
         Command::Verbs(command) => verbs::verbs(command),
-        Command::Partition(command) => partition::partition(context, command),
-        Command::Mode(command) => mode::mode(context, command),
-        Command::Usage(args) => usage::usage(context, args),
-        Command::Submit(args) => slurm::submit(context, args),
-        Command::Slurm(command) => slurm::slurm(context, command),
-        Command::Nodes(machine) => nodes::nodes(context, machine),
-        Command::Doctor(machine) => doctor::doctor(context, machine),
-        Command::Bench { words } => measure::start(context, &[], words),
-        Command::Reproduce { words } => measure::start(context, &["reproduce"], words),
+        Command::Partition(command) => partition::partition(globals, command),
+        Command::Mode(command) => mode::mode(globals, command),
+        Command::Usage(args) => usage::usage(globals, args),
+        Command::Submit(args) => slurm::submit(globals, args),
+        Command::Slurm(command) => slurm::slurm(globals, command),
+        Command::Nodes(machine) => nodes::nodes(globals, machine),
+        Command::Doctor(machine) => doctor::doctor(globals, machine),
+        Command::Bench { words } => measure::start(globals, &[], words),
+        Command::Reproduce { words } => measure::start(globals, &["reproduce"], words),
         Command::Exec(args) => Err(CliError::new(
             Exit::Usage,
             format!(

@@ -1,7 +1,7 @@
 //! `tarn bench` and `tarn reproduce`: the program `tarn-bench`, which is installed beside this one.
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -12,10 +12,10 @@ use tarn_types::codes::Exit;
 ///
 /// # Errors
 /// When there is no such program.
-pub(crate) fn start(context: &Context, first: &[&str], words: &[OsString]) -> CliResult {
+pub(crate) fn start(globals: &Globals, first: &[&str], words: &[OsString]) -> CliResult {
     let program = programs::find("tarn-bench").exit(Exit::NotFound)?;
     let mut command = Command::new(&program);
-    command.args(context.json.then_some("--json")).args(first);
+    command.args(globals.json.then_some("--json")).args(first);
     let why = command.args(words).exec();
     let text = format!("cannot start {}: {why}", program.display());
     Err(CliError::new(Exit::State, text))

@@ -4,8 +4,8 @@ mod ask;
 mod tool;
 mod uses;
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use clap::{Args, Subcommand, ValueEnum};
 use std::collections::BTreeSet;
@@ -103,18 +103,18 @@ impl ChangeArgs {
     }
 }
 
-pub(crate) fn mode(context: &Context, command: &ModeCommand) -> CliResult {
+pub(crate) fn mode(globals: &Globals, command: &ModeCommand) -> CliResult {
     match command {
-        ModeCommand::Show(args) => show(context, args),
+        ModeCommand::Show(args) => show(globals, args),
         ModeCommand::Plan(args) => {
             let plan = tarn_memory_modes::plan(&ask::inventory(), &args.ask());
-            print_plan(context, &plan)?;
+            print_plan(globals, &plan)?;
             Ok(match plan.refusals.is_empty() {
                 true => Exit::Success,
                 false => Exit::WorkflowFailed,
             })
         }
-        ModeCommand::Set(args) => set(context, args),
+        ModeCommand::Set(args) => set(globals, args),
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn summary() -> String {
     text
 }
 
-fn show(context: &Context, args: &ShowArgs) -> CliResult {
+fn show(globals: &Globals, args: &ShowArgs) -> CliResult {
     let inventory = ask::inventory();
     let present = inventory.present();
     if args.feature {
@@ -153,7 +153,7 @@ fn show(context: &Context, args: &ShowArgs) -> CliResult {
         print::text(&text)?;
         return Ok(Exit::Success);
     }
-    if context.json {
+    if globals.json {
         print::json(&serde_json::json!({
             "schema": 1, "mode": present, "told_by": told_by(&inventory),
             "pending": inventory.pending(), "persistent": inventory.persistent_bytes(),
@@ -223,8 +223,8 @@ fn told_by(inventory: &Inventory) -> &'static str {
     }
 }
 
-fn print_plan(context: &Context, plan: &Plan) -> CliResult<()> {
-    if context.json {
+fn print_plan(globals: &Globals, plan: &Plan) -> CliResult<()> {
+    if globals.json {
         let mut value = serde_json::to_value(plan).exit(Exit::Internal)?;
         if let Some(fields) = value.as_object_mut() {
             fields.insert("schema".into(), 1.into());
@@ -269,7 +269,7 @@ fn print_plan(context: &Context, plan: &Plan) -> CliResult<()> {
     Ok(())
 }
 
-fn set(context: &Context, args: &ChangeArgs) -> CliResult {
+fn set(globals: &Globals, args: &ChangeArgs) -> CliResult {
     if !rustix::process::geteuid().is_root() {
         let text = "only root may change a memory mode: run it with sudo; `tarn mode plan` shows what it would do";
         return Err(CliError::new(Exit::Usage, text));
@@ -277,7 +277,7 @@ fn set(context: &Context, args: &ChangeArgs) -> CliResult {
     let _lock = lock()?;
     let ask = args.ask();
     let plan = tarn_memory_modes::plan(&ask::inventory(), &ask);
-    print_plan(context, &plan)?;
+    print_plan(globals, &plan)?;
     if !plan.refusals.is_empty() {
         let text = format!(
             "{} is refused, and nothing was changed: {}",

@@ -1,8 +1,8 @@
 //! `tarn nodes`: tiers, free capacity and memory mode, of this machine or of the nodes of the allocation that this is in.
 
 use crate::cluster;
-use crate::context::Context;
 use crate::error::{CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::options::MachineArgs;
 use crate::print::{self, out};
 use crate::run::allocation::{Purpose, Reached};
@@ -85,8 +85,8 @@ struct Found {
     elsewhere: bool,
 }
 
-pub(crate) fn nodes(context: &Context, args: &MachineArgs) -> CliResult {
-    let state = context.state.clone().unwrap_or_else(|| ".tarn".into());
+pub(crate) fn nodes(globals: &Globals, args: &MachineArgs) -> CliResult {
+    let state = globals.state.clone().unwrap_or_else(|| ".tarn".into());
     let state = StateDir(std::path::absolute(state).exit(Exit::State)?);
     let Found {
         cluster: found,
@@ -102,7 +102,7 @@ pub(crate) fn nodes(context: &Context, args: &MachineArgs) -> CliResult {
     let rows: Vec<Row> = nodes
         .flat_map(|(n, room)| rows(n, room, draw(n), &found.nodes))
         .collect();
-    if context.json {
+    if globals.json {
         let value = serde_json::json!({
             "schema": 1, "hosts": found.hosts, "tiers": rows, "peer": found.peer, "links": between,
         });

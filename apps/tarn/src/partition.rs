@@ -1,7 +1,7 @@
 //! `tarn partition`: partitions of storage memory, by their names. docs/guide/direct-access.md.
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::options::size;
 use crate::print::{self, out, say};
 use clap::Subcommand;
@@ -49,7 +49,7 @@ pub(crate) enum PartitionCommand {
     },
 }
 
-pub(crate) fn partition(context: &Context, command: &PartitionCommand) -> CliResult {
+pub(crate) fn partition(globals: &Globals, command: &PartitionCommand) -> CliResult {
     match command {
         PartitionCommand::Create {
             name,
@@ -65,7 +65,7 @@ pub(crate) fn partition(context: &Context, command: &PartitionCommand) -> CliRes
         } => Partition::create_units(name, *bytes, *unit, grants.clone()),
         PartitionCommand::Resize { name, bytes } => Partition::resize(name, *bytes),
         PartitionCommand::Rm { name } => Partition::delete(name),
-        PartitionCommand::Ls { folder } => return ls(context, folder),
+        PartitionCommand::Ls { folder } => return ls(globals, folder),
     }
     .map_err(refused)?;
     Ok(Exit::Success)
@@ -83,13 +83,13 @@ struct Line<'a> {
     damaged: Option<&'a str>,
 }
 
-fn ls(context: &Context, folder: &Path) -> CliResult {
+fn ls(globals: &Globals, folder: &Path) -> CliResult {
     let all = Partition::list(folder).map_err(refused)?;
-    if all.is_empty() && !context.json {
+    if all.is_empty() && !globals.json {
         say!("no partitions are in {}", folder.display());
     }
     for info in &all {
-        match context.json {
+        match globals.json {
             true => print::json(&Line {
                 schema: 1,
                 name: &info.name,

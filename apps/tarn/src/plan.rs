@@ -1,8 +1,8 @@
 //! `tarn plan`: the same engine in virtual time. What it shows is what `tarn run` would decide, as far as
 //! run times and sizes are known.
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::options::RunArgs;
 use crate::print::{self, out, say};
 use crate::run::allocation::{Purpose, Reached};
@@ -116,9 +116,9 @@ impl Drop for Unmade {
     }
 }
 
-pub(crate) fn plan(context: &Context, args: &RunArgs) -> CliResult {
+pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
     let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
-    let dir = state::beside(context, &parsed.workflow.folder)?;
+    let dir = state::beside(globals, &parsed.workflow.folder)?;
     let workspace = state::workspace(&parsed.workflow.name, &dir);
     crate::run::lock::could_lock(&dir, &parsed.workflow.name)?;
     let unmade = Unmade::of(&dir);
@@ -126,7 +126,7 @@ pub(crate) fn plan(context: &Context, args: &RunArgs) -> CliResult {
         state: &dir,
         workflow: Some(&parsed.workflow),
         margin: 0,
-        log: context.logged(),
+        log: globals.logged(),
     };
     // Their tarnds end here: a plan starts nothing.
     let reached = Reached::here(&args.machine, &purpose)?.map(|r| r.cluster().clone());
@@ -209,7 +209,7 @@ pub(crate) fn plan(context: &Context, args: &RunArgs) -> CliResult {
         },
     );
     let outcome = outcome.exit(Exit::Internal)?;
-    show((context, &dir), &start, &journal.0, &world, &changes)?;
+    show((globals, &dir), &start, &journal.0, &world, &changes)?;
     match outcome {
         Outcome::Done => Ok(Exit::Success),
         outcome => Err(CliError::new(
@@ -350,7 +350,7 @@ struct Line {
 }
 
 fn show(
-    (context, state): (&Context, &StateDir),
+    (globals, state): (&Globals, &StateDir),
     start: &Start,
     records: &[Record],
     world: &Simulation,
@@ -414,7 +414,7 @@ fn show(
     notes.extend(crate::run::unkept::notes(state, start, &history));
     notes.extend(cached::note(start, &history));
     notes.extend(crate::run::margin::at_risk(&start.workflow));
-    if context.json {
+    if globals.json {
         let value = serde_json::json!({
             "schema": 1, "plan": lines, "tiers": tiers, "summary": summary, "notes": notes
         });

@@ -1,8 +1,8 @@
 //! `tarn run` and `tarn resume`: everything around the loop.
 
-use crate::context::Context;
 use crate::data::missing::{Missing, how_kept};
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::live::StatusFile;
 use crate::options::{Isolation, ResumeArgs, RunArgs};
 use crate::print::{self, out, say};
@@ -119,15 +119,15 @@ impl Seen {
     }
 }
 
-pub(crate) fn run(context: &Context, args: &RunArgs) -> CliResult {
+pub(crate) fn run(globals: &Globals, args: &RunArgs) -> CliResult {
     let (parsed, files) = workflow::load_with_files(&args.workflow, None)?;
-    let state = state::beside(context, &parsed.workflow.folder)?;
-    start(context, &parsed, files, &state, args)
+    let state = state::beside(globals, &parsed.workflow.folder)?;
+    start(globals, &parsed, files, &state, args)
 }
 
 /// Runs a workflow that was read already.
 pub(crate) fn start(
-    context: &Context,
+    globals: &Globals,
     parsed: &Parsed,
     files: Files,
     state: &StateDir,
@@ -139,7 +139,7 @@ pub(crate) fn start(
         state,
         workflow: Some(&parsed.workflow),
         margin: args.margin,
-        log: context.logged(),
+        log: globals.logged(),
     };
     let reached = Reached::here(&args.machine, &purpose)?;
     let found = match &reached {
@@ -262,11 +262,11 @@ pub(crate) fn start(
         _lock: lock,
         _others: others,
     };
-    session.drive(context, args.report.as_deref())
+    session.drive(globals, args.report.as_deref())
 }
 
-pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CliResult {
-    let state = state::here(context)?;
+pub(crate) fn resume(globals: &Globals, args: &ResumeArgs) -> CliResult {
+    let state = state::here(globals)?;
     let name = state::which(&state, args.which.name())?;
     let mut begun = state::started(&state, &name)?;
     let lock = lock(&state, &begun.workflow.name)?;
@@ -290,7 +290,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CliResult {
         ));
     }
     let files = Files::read(&state.run(&name));
-    let reached = match Reached::again(&begun, &state, args, context.logged())? {
+    let reached = match Reached::again(&begun, &state, args, globals.logged())? {
         Found::Same(reached) => reached.map(|r| *r),
         Found::Other(why) => {
             say!(
@@ -300,7 +300,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CliResult {
             let args = allocation::as_begun(&begun, &files, args)?;
             let folder = Some(begun.workflow.folder.as_path());
             let (parsed, files) = workflow::load_with_files(&args.workflow, folder)?;
-            return start(context, &parsed, files, &state, &args);
+            return start(globals, &parsed, files, &state, &args);
         }
     };
     let mut catalogue = open_catalogue(&state)?;
@@ -380,7 +380,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CliResult {
         _lock: lock,
         _others: others,
     };
-    session.drive(context, args.report.as_deref())
+    session.drive(globals, args.report.as_deref())
 }
 
 /// What lay on nodes that the run has lost, as far as nobody has made it again: it may be there.
@@ -392,7 +392,7 @@ fn out_of_reach(history: &History) -> impl Iterator<Item = (PartRef, StoreKey, P
 }
 
 impl Session {
-    fn drive(self, context: &Context, report: Option<&Path>) -> CliResult {
+    fn drive(self, globals: &Globals, report: Option<&Path>) -> CliResult {
         let Self {
             state,
             mut engine,
@@ -415,10 +415,10 @@ impl Session {
             let rate = start.cluster.peer.write as f64 / 1e6;
             say!("each node takes from other nodes at most {rate} MB/s (--peer-rate)");
         }
-        run_log::start(context, &state, &start.run)?;
+        run_log::start(globals, &state, &start.run)?;
         let status_file = StatusFile::new(&state, &start.run, world.progress(), world.now());
         let changes = seen.as_ref().map(|s| s.changes.clone());
-        let mut watcher = Watcher::new(context.json, &start, history, world.progress());
+        let mut watcher = Watcher::new(globals.json, &start, history, world.progress());
         watcher.tells(changes.unwrap_or_default(), &start.workflow);
         let crash = crash_point()?;
         let asked = energy.as_mut().and_then(|e| e.asked.take());
@@ -449,7 +449,7 @@ impl Session {
         }
         let outcome = driven.exit(Exit::State)?;
         finish(
-            context,
+            globals,
             &state,
             &start,
             outcome,
@@ -467,7 +467,7 @@ fn links(page: &Path, run: &Path) -> Links {
 }
 
 fn finish(
-    context: &Context,
+    globals: &Globals,
     state: &StateDir,
     start: &Start,
     outcome: Outcome,
@@ -498,7 +498,7 @@ fn finish(
         let page = tarn_report::html(&records, &links).exit(Exit::Internal)?;
         write_page(path, &page)?;
     }
-    let printed = if context.json {
+    let printed = if globals.json {
         print::json(&summary)
     } else {
         print::text(&summary.to_string())

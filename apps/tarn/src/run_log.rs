@@ -1,8 +1,8 @@
 //! The structured log of a run (`--log`): each line is what a record of the event log tells, once it is durable. Nothing is
 //! logged elsewhere, so that the two never differ.
 
-use crate::context::{Context, LogFormat, LogTo, Logged};
 use crate::error::{CliResult, ExitWith};
+use crate::globals::{Globals, LogFormat, LogTo, Logged};
 use anyhow::Context;
 use std::fs::File;
 use std::sync::Mutex;
@@ -25,11 +25,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 const NAME: &str = "tarn.log";
 
 /// Begins to log, if that is asked for.
-pub(crate) fn start(context: &Context, state: &StateDir, run: &str) -> CliResult<()> {
-    let Some(logged) = context.logged() else {
+pub(crate) fn start(globals: &Globals, state: &StateDir, run: &str) -> CliResult<()> {
+    let Some(logged) = globals.logged() else {
         return Ok(());
     };
-    match context.log_to {
+    match globals.log_to {
         LogTo::Stderr => log(logged, std::io::stderr),
         LogTo::Run => {
             let path = state.run(run).join(NAME);

@@ -5,8 +5,8 @@ mod args;
 mod calibrate;
 mod replay;
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::{self, say};
 use anyhow::Context;
 pub(crate) use args::SimArgs;
@@ -38,16 +38,16 @@ struct Output<'a> {
     advice: Option<serde_json::Value>,
 }
 
-pub(crate) fn sim(context: &Context, args: &SimArgs) -> CliResult {
+pub(crate) fn sim(globals: &Globals, args: &SimArgs) -> CliResult {
     match (&args.replay, &args.calibrate) {
-        (Some(run), _) => replay::replay(context, run),
-        (None, Some(run)) => calibrate::calibrate(context, args, run),
-        (None, None) => compare(context, args),
+        (Some(run), _) => replay::replay(globals, run),
+        (None, Some(run)) => calibrate::calibrate(globals, args, run),
+        (None, None) => compare(globals, args),
     }
 }
 
 /// A machine and a workload from files under one policy after the other.
-fn compare(context: &Context, args: &SimArgs) -> CliResult {
+fn compare(globals: &Globals, args: &SimArgs) -> CliResult {
     if let Some(path) = &args.report {
         check_folder(path)?;
     }
@@ -78,7 +78,7 @@ fn compare(context: &Context, args: &SimArgs) -> CliResult {
     let summaries: Vec<SiteSummary> = runs.into_iter().map(|(summary, _)| summary).collect();
     let advice = last.filter(|_| args.advice);
     let advice = advice.map(|result| advice::of(args, &machine, &workload, &result));
-    if context.json {
+    if globals.json {
         print::json(&Output {
             schema: 1,
             runs: &summaries,

@@ -12,8 +12,8 @@ mod submit;
 pub(crate) use controller::Controller;
 pub(crate) use submit::{SubmitArgs, submit};
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::print::{self, out};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -134,14 +134,14 @@ pub(crate) struct SubmittedArgs {
     script: PathBuf,
 }
 
-pub(crate) fn slurm(context: &Context, command: &SlurmCommand) -> CliResult {
+pub(crate) fn slurm(globals: &Globals, command: &SlurmCommand) -> CliResult {
     let controller = Controller::of_environment;
     let stage = |job: Job, stage: Stage| -> CliResult {
         let ask = Ask::Stage(Staging { job, stage });
         done(controller().ask(&ask, TIMEOUT))
     };
     match command {
-        SlurmCommand::Install(args) => install::install(context, args),
+        SlurmCommand::Install(args) => install::install(globals, args),
         SlurmCommand::Off { conf, reason } => install::off(conf, reason),
         SlurmCommand::On { conf } => install::on(conf),
         SlurmCommand::Check(args) => check(args),
@@ -198,7 +198,7 @@ pub(crate) fn slurm(context: &Context, command: &SlurmCommand) -> CliResult {
             done(controller().ask(&Ask::RotateKey { drop, force }, TIMEOUT))
         }
         SlurmCommand::Status => status(&controller()),
-        SlurmCommand::Why { job } => why(context, &controller(), *job),
+        SlurmCommand::Why { job } => why(globals, &controller(), *job),
     }
 }
 
@@ -355,13 +355,13 @@ fn lasts(is_persistent: bool) -> &'static str {
     }
 }
 
-fn why(context: &Context, controller: &Controller, job: Job) -> CliResult {
+fn why(globals: &Globals, controller: &Controller, job: Job) -> CliResult {
     let info = match controller.ask_once(&Ask::Job(job), TIMEOUT)? {
         Said::Job(info) => info,
         Said::Refused(why) => return Err(refused(&why)),
         other => return Err(unexpected(&other)),
     };
-    if context.json {
+    if globals.json {
         print::json(&info)?;
         return Ok(Exit::Success);
     }

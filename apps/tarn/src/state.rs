@@ -1,7 +1,7 @@
 //! The state folder of a command, and the runs in it.
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::say;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ const NAMES: usize = 20;
 const NONE_YET: &str = "no run has been started here yet: `tarn run` starts one";
 
 /// The state folder for a workflow file: `--state`, or `.tarn` beside it.
-pub(crate) fn beside(context: &Context, folder: &Path) -> CliResult<StateDir> {
-    let folder = match &context.state {
+pub(crate) fn beside(globals: &Globals, folder: &Path) -> CliResult<StateDir> {
+    let folder = match &globals.state {
         Some(dir) => dir.clone(),
         None => folder.join(".tarn"),
     };
@@ -29,9 +29,9 @@ pub(crate) fn beside(context: &Context, folder: &Path) -> CliResult<StateDir> {
 }
 
 /// The state folder for looking at runs: `--state`, or `.tarn` here.
-pub(crate) fn here(context: &Context) -> CliResult<StateDir> {
-    let asked = context.state.as_ref().map(|dir| dir.as_os_str());
-    let dir = absolute(context.state.clone().unwrap_or_else(|| ".tarn".into()))?;
+pub(crate) fn here(globals: &Globals) -> CliResult<StateDir> {
+    let asked = globals.state.as_ref().map(|dir| dir.as_os_str());
+    let dir = absolute(globals.state.clone().unwrap_or_else(|| ".tarn".into()))?;
     if dir.0.is_dir() {
         be_owner(&dir)?;
         return Ok(dir);

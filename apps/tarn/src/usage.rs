@@ -1,8 +1,8 @@
 //! `tarn usage`: what users and projects have used of a site. docs/guide/on-a-site.md, "Usage".
 
-use crate::context::Context;
 use crate::date::days;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use crate::slurm::people::Names;
 use crate::slurm::{Controller, TIMEOUT, refused, unexpected};
@@ -35,7 +35,7 @@ enum By {
     Project,
 }
 
-pub(crate) fn usage(context: &Context, args: &UsageArgs) -> CliResult {
+pub(crate) fn usage(globals: &Globals, args: &UsageArgs) -> CliResult {
     let since = match &args.since {
         Some(text) => when(text, now()).map_err(|why| CliError::new(Exit::Usage, why))?,
         None => 0,
@@ -55,7 +55,7 @@ pub(crate) fn usage(context: &Context, args: &UsageArgs) -> CliResult {
     let mut names = Names::default();
     let node_hours = |seconds: u64| seconds as f64 / HOUR;
     let gib_hours = |mib_seconds: u64| mib_seconds as f64 / 1024.0 / HOUR;
-    if context.json {
+    if globals.json {
         for u in &used {
             let (kind, number) = match u.owner {
                 Owner::User(uid) => ("user", uid),

@@ -1,8 +1,8 @@
 //! `tarn status`, once or until the run ends: from its log and what it says of itself, which any node with the state folder
 //! can read.
 
-use crate::context::Context;
 use crate::error::{CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::options::StatusArgs;
 use crate::print::{self, out};
 use crate::state;
@@ -21,14 +21,14 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Lines of a table in a picture, as many as there is room for all: the most, and the least.
 const TABLE_LINES: (usize, usize) = (20, 2);
 
-pub(crate) fn status(context: &Context, args: &StatusArgs) -> CliResult {
-    let mut look = Look::open(context, args)?;
+pub(crate) fn status(globals: &Globals, args: &StatusArgs) -> CliResult {
+    let mut look = Look::open(globals, args)?;
     let mut screen = Screen::default();
-    let draws = !context.json && std::io::stdout().is_terminal();
+    let draws = !globals.json && std::io::stdout().is_terminal();
     loop {
         let status = look.again()?;
         let over = !args.watch || status.alive == Some(false);
-        if context.json {
+        if globals.json {
             print::json(&status)?;
         } else if over {
             screen.clear()?;
@@ -61,8 +61,8 @@ struct Look {
 }
 
 impl Look {
-    fn open(context: &Context, args: &StatusArgs) -> CliResult<Self> {
-        let dir = state::here(context)?;
+    fn open(globals: &Globals, args: &StatusArgs) -> CliResult<Self> {
+        let dir = state::here(globals)?;
         let run = state::which(&dir, args.which.name())?;
         Ok(Self {
             begun: state::started(&dir, &run)?,

@@ -3,8 +3,8 @@
 
 use super::version_catalog::VersionCatalog;
 use super::{Place, named, printable};
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
@@ -31,7 +31,7 @@ struct Found {
     failed: Option<CliError>,
 }
 
-pub(super) fn destage(context: &Context, args: &DestageArgs) -> CliResult {
+pub(super) fn destage(globals: &Globals, args: &DestageArgs) -> CliResult {
     let place = &args.place;
     let version_catalog = VersionCatalog::open(place)?;
     let mut destager = Destager::new(&place.tier, &place.memory);
@@ -48,7 +48,7 @@ pub(super) fn destage(context: &Context, args: &DestageArgs) -> CliResult {
         let mut all = Vec::new();
         let done = destager.run(&run, &mut |left| all.push(left));
         for left in &all {
-            found.add(context, place, &run, left)?;
+            found.add(globals, place, &run, left)?;
         }
         match done {
             Err(fault) if args.run.is_some() => return Err(CliError::new(Exit::State, fault.text)),
@@ -71,7 +71,7 @@ pub(super) fn destage(context: &Context, args: &DestageArgs) -> CliResult {
         Found {
             brought, running, ..
         } => {
-            if brought == 0 && running.is_none() && !context.json {
+            if brought == 0 && running.is_none() && !globals.json {
                 say!("nothing waits in memory");
             }
             Ok(Exit::Success)
@@ -81,7 +81,7 @@ pub(super) fn destage(context: &Context, args: &DestageArgs) -> CliResult {
 
 impl Found {
     /// Says what became of an arena.
-    fn add(&mut self, context: &Context, place: &Place, run: &OsStr, left: &Left) -> CliResult<()> {
+    fn add(&mut self, globals: &Globals, place: &Place, run: &OsStr, left: &Left) -> CliResult<()> {
         let name = printable(run.as_bytes());
         let path = printable(left.path.as_os_str().as_bytes());
         let rank = left.rank;
@@ -99,7 +99,7 @@ impl Found {
             }))
         };
         let tell = |done: &str, ids: &[VersionId], why: &str| -> CliResult<()> {
-            if !context.json {
+            if !globals.json {
                 say!("left alone: {why}");
                 return Ok(());
             }
@@ -114,7 +114,7 @@ impl Found {
             What::Brought(versions) => {
                 self.brought += 1;
                 for (id, bytes) in versions {
-                    match context.json {
+                    match globals.json {
                         true => row("brought", Some(*id), *bytes, None)?,
                         false => out!(
                             "version {} of {name}, rank {rank}: {} brought to {path}",

@@ -3,8 +3,8 @@
 
 use super::version_catalog::{Held, Named, Run, VersionCatalog};
 use super::{Place, named, no_version, numbers, printable, version};
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use clap::Args;
 use serde_json::Value;
@@ -51,7 +51,7 @@ struct Here<'a> {
     parts: BTreeMap<u32, (&'a Held, &'a Version)>,
 }
 
-pub(super) fn drain(context: &Context, args: &DrainArgs) -> CliResult {
+pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
     let version_catalog = VersionCatalog::open(&args.place)?;
     let run = version_catalog.run(&args.run)?;
     let mut arenas = Vec::new();
@@ -89,7 +89,7 @@ pub(super) fn drain(context: &Context, args: &DrainArgs) -> CliResult {
     let Some((exact, chosen)) = choose(&here, &before) else {
         let of_latest = || before.iter().find(|v| Some(v.version) == latest);
         return nothing(
-            context,
+            globals,
             args,
             &run,
             there_already.or_else(of_latest),
@@ -109,7 +109,7 @@ pub(super) fn drain(context: &Context, args: &DrainArgs) -> CliResult {
     }
     let latest = publish(&store)?;
     let missing = numbers::missing(&parts, chosen.ranks);
-    if context.json {
+    if globals.json {
         let there = Flushed {
             version: exact,
             ranks: chosen.ranks,
@@ -151,14 +151,14 @@ fn row(run: &Run<'_>, there: &Flushed, here: usize, bytes: u64, latest: Option<E
 
 /// The store has what is asked for, or what is newer.
 fn nothing(
-    context: &Context,
+    globals: &Globals,
     args: &DrainArgs,
     run: &Run<'_>,
     there: Option<&Flushed>,
     latest: Option<Exact>,
     here: &BTreeMap<Exact, usize>,
 ) -> CliResult {
-    if let (true, Some(there)) = (context.json, there) {
+    if let (true, Some(there)) = (globals.json, there) {
         let here = here.get(&there.version).copied().unwrap_or(0);
         print::json(&row(run, there, here, 0, latest))?;
         return Ok(Exit::Success);

@@ -2,8 +2,8 @@
 
 use super::version_catalog::{Found, Named, Run, VersionCatalog};
 use super::{Place, named, numbers, power_fail, word};
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ struct Line<'a> {
 }
 
 pub(super) fn ls(
-    context: &Context,
+    globals: &Globals,
     place: &Place,
     run: Option<&OsStr>,
     external: Option<&Path>,
@@ -60,15 +60,15 @@ pub(super) fn ls(
             say!("{}", super::none_here(&run, is_readable));
         }
         for ((id, _), row) in &versions {
-            if !context.json && !any {
+            if !globals.json && !any {
                 head()?;
             }
             any = true;
             volatile |= row.power_fail == PowerFail::Lost;
-            print(context, place, &run, *id, row)?;
+            print(globals, place, &run, *id, row)?;
         }
     }
-    if volatile && !context.json {
+    if volatile && !globals.json {
         say!(
             "versions that are `lost` without power are on a tier in memory: only another node's copy or the external store outlives its loss, whatever the level"
         );
@@ -92,14 +92,14 @@ fn head() -> CliResult<()> {
 }
 
 fn print(
-    context: &Context,
+    globals: &Globals,
     place: &Place,
     run: &Run<'_>,
     id: VersionId,
     row: &Found,
 ) -> CliResult<()> {
     let why_not = why_not(place, row);
-    if context.json {
+    if globals.json {
         return print::json(&Line {
             schema: 1,
             run: &run.text(),

@@ -1,7 +1,7 @@
 //! `tarn ckpt model`: the loss, interval and energy models, and what they advise. docs/internals/checkpoint-models.md has the formulas.
 
-use crate::context::Context;
 use crate::error::CliResult;
+use crate::globals::Globals;
 use crate::options::size;
 use crate::print::{self, out};
 use clap::Args;
@@ -122,10 +122,10 @@ pub(crate) struct ModelArgs {
     switch_energy: f64,
 }
 
-pub(super) fn model(context: &Context, args: &ModelArgs) -> CliResult {
+pub(super) fn model(globals: &Globals, args: &ModelArgs) -> CliResult {
     let job = args.job();
     let advised = job.advise(args.bound);
-    if context.json {
+    if globals.json {
         print::json(&json!({
             "schema": 1,
             "loss": args.loss_json(&advised.staged),

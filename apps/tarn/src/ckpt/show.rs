@@ -2,8 +2,8 @@
 
 use super::version_catalog::{Held, Named, Staged, VersionCatalog};
 use super::{Place, named, no_version, printable};
-use crate::context::Context;
 use crate::error::CliResult;
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
 pub(super) fn show(
-    context: &Context,
+    globals: &Globals,
     place: &Place,
     run: &OsStr,
     asked: Option<VersionId>,
@@ -35,7 +35,7 @@ pub(super) fn show(
     let Some(id) = found else {
         return Err(no_version(&run.printable(), asked, all()));
     };
-    if !context.json {
+    if !globals.json {
         out!("version {} of {}", named(id), run.printable())?;
         out!(
             "{:>6} {:<24} {:>12} {:>6} {:<28} {:>6}  in",
@@ -58,7 +58,7 @@ pub(super) fn show(
         let staged = run.staged(held);
         for object in &version.manifest.objects {
             all_here &= object.pieces.iter().all(|piece| is_here(piece, &staged));
-            match context.json {
+            match globals.json {
                 true => print::json(&line(&run.text(), id, held, &staged, object))?,
                 false => out!(
                     "{rank:>6} {:<24} {:>12} {:>6} {:<28} {:>6}  {}",

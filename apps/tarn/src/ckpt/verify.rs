@@ -2,8 +2,8 @@
 
 use super::version_catalog::{Held, Named, Run, Staged, VersionCatalog};
 use super::{Place, named, no_version, numbers, printable};
-use crate::context::Context;
 use crate::error::CliResult;
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,7 +104,7 @@ struct VersionLine<'a> {
 }
 
 pub(super) fn verify(
-    context: &Context,
+    globals: &Globals,
     place: &Place,
     name: &OsStr,
     asked: Option<VersionId>,
@@ -119,7 +119,7 @@ pub(super) fn verify(
             Ok(held) => held,
             Err(why) => {
                 whole = false;
-                unreadable(context, &run, &why)?;
+                unreadable(globals, &run, &why)?;
                 continue;
             }
         };
@@ -134,13 +134,13 @@ pub(super) fn verify(
                 Ok(None) => continue,
                 Err(why) => {
                     whole = false;
-                    unreadable(context, &run, &why)?;
+                    unreadable(globals, &run, &why)?;
                     continue;
                 }
             };
             whole &= found.damaged == 0;
             let rank = held.arena.header().rank;
-            tell(context, place, &run, version, rank, &found)?;
+            tell(globals, place, &run, version, rank, &found)?;
             nowhere |= found.damages.iter().any(Damage::is_nowhere);
             let sum = sums.entry(version.id).or_default();
             sum.ranks = sum.ranks.max(held.arena.header().ranks);
@@ -158,7 +158,7 @@ pub(super) fn verify(
         say!("{}", super::none_here(&run, whole));
     }
     for (id, sum) in &sums {
-        conclude(context, &run, *id, sum)?;
+        conclude(globals, &run, *id, sum)?;
     }
     if nowhere {
         say!("the staged data of some ranks {}", place.is_not_in_memory());
@@ -169,8 +169,8 @@ pub(super) fn verify(
     })
 }
 
-fn unreadable(context: &Context, run: &Run<'_>, why: &str) -> CliResult<()> {
-    match context.json {
+fn unreadable(globals: &Globals, run: &Run<'_>, why: &str) -> CliResult<()> {
+    match globals.json {
         true => print::json(&serde_json::json!({
             "schema": 1, "kind": "unreadable", "run": run.text(), "why": why,
         })),
@@ -298,7 +298,7 @@ impl Found {
 
 /// Prints what is damaged.
 fn tell(
-    context: &Context,
+    globals: &Globals,
     place: &Place,
     run: &Run<'_>,
     version: &Version,
@@ -308,7 +308,7 @@ fn tell(
     let id = version.id;
     for damage in &found.damages {
         let key = String::from_utf8_lossy(&damage.key);
-        if context.json {
+        if globals.json {
             print::json(&DamageLine {
                 schema: 1,
                 kind: "damage",
@@ -367,10 +367,10 @@ fn tell(
 }
 
 /// Prints what was found of a version.
-fn conclude(context: &Context, run: &Run<'_>, id: VersionId, sum: &Sum) -> CliResult<()> {
+fn conclude(globals: &Globals, run: &Run<'_>, id: VersionId, sum: &Sum) -> CliResult<()> {
     let missing = numbers::missing(&sum.here, sum.ranks);
     let restorable = missing.is_none() && sum.lost == 0;
-    if context.json {
+    if globals.json {
         return print::json(&VersionLine {
             schema: 1,
             kind: "version",

@@ -10,8 +10,8 @@ pub(crate) use which::Which;
 use super::delivered::{Delivered, deliver};
 use super::missing::had_again;
 use super::{changed, elsewhere, is_here, remove};
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::mover::trees;
 use crate::print::say;
 use crate::run::open_catalogue;
@@ -77,8 +77,8 @@ impl Held {
     ///
     /// # Errors
     /// When what is here cannot be read: another one must not be taken for it.
-    pub(super) fn is_of_runs_here(context: &Context, name: &str) -> CliResult<bool> {
-        let Ok(state) = state::here(context) else {
+    pub(super) fn is_of_runs_here(globals: &Globals, name: &str) -> CliResult<bool> {
+        let Ok(state) = state::here(globals) else {
             return Ok(false);
         };
         let known = open_catalogue(&state)?.datasets().exit(Exit::State)?;
@@ -87,13 +87,13 @@ impl Held {
     }
 
     /// To change or remove it: nobody else has it meanwhile.
-    pub(super) fn find(context: &Context, dataset: &str) -> CliResult<Self> {
-        Self::of(state::here(context)?, &Which::named(dataset), false)
+    pub(super) fn find(globals: &Globals, dataset: &str) -> CliResult<Self> {
+        Self::of(state::here(globals)?, &Which::named(dataset), false)
     }
 
     /// To read it, beside others who read it.
-    pub(super) fn find_to_read(context: &Context, dataset: &str) -> CliResult<Self> {
-        Self::of(state::here(context)?, &Which::named(dataset), true)
+    pub(super) fn find_to_read(globals: &Globals, dataset: &str) -> CliResult<Self> {
+        Self::of(state::here(globals)?, &Which::named(dataset), true)
     }
 
     /// The newest version of a dataset, locked against whoever would change it, and unless it is only read against everybody.

@@ -1,8 +1,8 @@
 //! `tarn data ... --object`, `objects` and `versions`: the node's object store (docs/guide/objects.md).
 
 use crate::ckpt::printable;
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use anyhow::Context;
 use rustix::fs::OFlags;
@@ -59,7 +59,7 @@ fn json(info: &Info, path: Option<&Path>) -> CliResult<()> {
 
 /// Copies a file into a new version: read straight into the store.
 pub(super) fn put(
-    context: &Context,
+    globals: &Globals,
     store: Option<&Path>,
     path: &Path,
     key: &str,
@@ -102,7 +102,7 @@ pub(super) fn put(
         ));
     }
     let info = draft.publish(about).map_err(failed)?;
-    match context.json {
+    match globals.json {
         true => json(&info, None)?,
         false => out!("{key} {}", info.number)?,
     }
@@ -111,7 +111,7 @@ pub(super) fn put(
 
 /// Verifies a version, which may come from another node first, and copies it out or says where its file is.
 pub(super) fn get(
-    context: &Context,
+    globals: &Globals,
     store: Option<&Path>,
     which: &Which<'_>,
     dest: Option<&Path>,
@@ -137,7 +137,7 @@ pub(super) fn get(
     }
     let info = object.info();
     let path = dest.unwrap_or(object.path());
-    match context.json {
+    match globals.json {
         true => json(&info, Some(path))?,
         false if dest.is_some() => say!("{} copied to {}", Bytes(info.bytes), path.display()),
         false => out!("{}", path.display())?,
@@ -145,18 +145,18 @@ pub(super) fn get(
     Ok(Exit::Success)
 }
 
-pub(super) fn list(context: &Context, store: Option<&Path>) -> CliResult {
+pub(super) fn list(globals: &Globals, store: Option<&Path>) -> CliResult {
     let store = open(store)?;
-    show(context, &store.list().map_err(failed)?)
+    show(globals, &store.list().map_err(failed)?)
 }
 
-pub(super) fn versions(context: &Context, store: Option<&Path>, key: &str) -> CliResult {
+pub(super) fn versions(globals: &Globals, store: Option<&Path>, key: &str) -> CliResult {
     let store = open(store)?;
-    show(context, &store.versions(key).map_err(failed)?)
+    show(globals, &store.versions(key).map_err(failed)?)
 }
 
-fn show(context: &Context, all: &[Info]) -> CliResult {
-    if context.json {
+fn show(globals: &Globals, all: &[Info]) -> CliResult {
+    if globals.json {
         for info in all {
             json(info, None)?;
         }

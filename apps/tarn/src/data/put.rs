@@ -1,8 +1,8 @@
 //! `tarn data put`: a folder becomes a dataset of its own on a tier, and stays there as long as it is asked for.
 
 use super::{is_here, remove, say_freed};
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::mover::trees;
 use crate::options::{MachineArgs, RunArgs, VerifyArg};
 use crate::print::say;
@@ -30,7 +30,7 @@ use tarn_types::workflow::Keep;
 
 /// Stages a folder into a tier as a workflow of one step that does nothing but need it.
 pub(super) fn put(
-    context: &Context,
+    globals: &Globals,
     path: &Path,
     name: &str,
     machine: MachineArgs,
@@ -45,7 +45,7 @@ pub(super) fn put(
     };
     let folder = std::env::current_dir().exit(Exit::State)?;
     let parsed = as_workflow(&source, name, keep, &folder)?;
-    let dir = state::beside(context, &folder)?;
+    let dir = state::beside(globals, &folder)?;
     if is_there_already(&dir, &parsed, &source, &machine)? {
         say!(
             "{} is already stored there as `{name}`, unchanged",
@@ -63,7 +63,7 @@ pub(super) fn put(
         report: None,
         margin: crate::options::MARGIN,
     };
-    let exit = crate::run::start(context, &parsed, Files::default(), &dir, &args)?;
+    let exit = crate::run::start(globals, &parsed, Files::default(), &dir, &args)?;
     if exit == Exit::Success {
         replace_older(&dir, &parsed.workflow.name)?;
     }

@@ -1,7 +1,7 @@
 //! `tarn data` of a site's datasets: what the controller knows. docs/guide/on-a-site.md, "Data that outlives jobs".
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use crate::slurm::people::{Names, number};
 use crate::slurm::{Controller, TIMEOUT, done, refused, unexpected};
@@ -111,7 +111,7 @@ fn to_json(info: &DatasetInfo, names: &mut Names) -> serde_json::Value {
     })
 }
 
-pub(super) fn ls(context: &Context, of: Option<&str>) -> CliResult {
+pub(super) fn ls(globals: &Globals, of: Option<&str>) -> CliResult {
     let owner = match of {
         Some(text) => Some(number(&text.parse::<Whose>().exit(Exit::Usage)?)?),
         None => None,
@@ -121,7 +121,7 @@ pub(super) fn ls(context: &Context, of: Option<&str>) -> CliResult {
         ..Which::default()
     })?;
     let mut names = Names::default();
-    if context.json {
+    if globals.json {
         for info in &all {
             print::json(&to_json(info, &mut names))?;
         }
@@ -152,7 +152,7 @@ pub(super) fn ls(context: &Context, of: Option<&str>) -> CliResult {
     Ok(Exit::Success)
 }
 
-pub(super) fn show(context: &Context, dataset: &Named) -> CliResult {
+pub(super) fn show(globals: &Globals, dataset: &Named) -> CliResult {
     let place = Place::of(dataset)?;
     let all = datasets(Which {
         owner: Some(place.owner),
@@ -165,7 +165,7 @@ pub(super) fn show(context: &Context, dataset: &Named) -> CliResult {
             format!("`{dataset}` is not there, or not yours to read (`tarn data ls --site`)");
         return Err(CliError::new(Exit::NotFound, text));
     };
-    if context.json {
+    if globals.json {
         for info in &all {
             print::json(&to_json(info, &mut names))?;
         }
@@ -247,7 +247,7 @@ pub(super) fn release(dataset: &Named) -> CliResult {
 }
 
 /// Has the nodes read all replicas again, and shows what they found.
-pub(super) fn verify(context: &Context, dataset: &Named, version: Option<u64>) -> CliResult {
+pub(super) fn verify(globals: &Globals, dataset: &Named, version: Option<u64>) -> CliResult {
     let version = version.map(u32::try_from).transpose().exit(Exit::Usage)?;
     let place = Place::of(dataset)?;
     let asked = Ask::Verify {
@@ -262,7 +262,7 @@ pub(super) fn verify(context: &Context, dataset: &Named, version: Option<u64>) -
         other => return Err(unexpected(&other)),
     };
     for replica in &found {
-        show_replica(context, dataset, replica)?;
+        show_replica(globals, dataset, replica)?;
     }
     let count = |state| found.iter().filter(|r| r.state == state).count();
     let (damaged, unread) = (count(ReplicaState::Damaged), count(ReplicaState::Unread));
@@ -286,7 +286,7 @@ pub(super) fn verify(context: &Context, dataset: &Named, version: Option<u64>) -
     Ok(Exit::Success)
 }
 
-fn show_replica(context: &Context, dataset: &Named, replica: &ReplicaInfo) -> CliResult<()> {
+fn show_replica(globals: &Globals, dataset: &Named, replica: &ReplicaInfo) -> CliResult<()> {
     let state = match replica.state {
         ReplicaState::Whole => "whole",
         ReplicaState::Damaged => "damaged",
@@ -298,7 +298,7 @@ fn show_replica(context: &Context, dataset: &Named, replica: &ReplicaInfo) -> Cl
         (node, "") => node.to_owned(),
         _ => format!("{}:{}", replica.node, replica.store),
     };
-    if context.json {
+    if globals.json {
         return print::json(&serde_json::json!({
             "schema": 1, "dataset": dataset.to_string(), "version": replica.version,
             "part": replica.part, "place": place, "bytes": replica.bytes, "state": state,
@@ -330,7 +330,7 @@ pub(super) fn remove(dataset: &Named, version: Option<u64>) -> CliResult {
 }
 
 /// Shows the orphans, or removes them and shows which.
-pub(super) fn orphans(context: &Context, remove: bool) -> CliResult {
+pub(super) fn orphans(globals: &Globals, remove: bool) -> CliResult {
     let asked = if remove {
         Ask::RemoveOrphans
     } else {
@@ -346,7 +346,7 @@ pub(super) fn orphans(context: &Context, remove: bool) -> CliResult {
         say!("no data of yours on the site's nodes is without a dataset");
     }
     for orphan in &all {
-        show_orphan(context, orphan, &mut names)?;
+        show_orphan(globals, orphan, &mut names)?;
     }
     if remove && !all.is_empty() {
         say!("they are removed as soon as their nodes answer");
@@ -354,9 +354,9 @@ pub(super) fn orphans(context: &Context, remove: bool) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn show_orphan(context: &Context, orphan: &OrphanInfo, names: &mut Names) -> CliResult<()> {
+fn show_orphan(globals: &Globals, orphan: &OrphanInfo, names: &mut Names) -> CliResult<()> {
     let owner = names.of(orphan.owner);
-    if context.json {
+    if globals.json {
         return print::json(&serde_json::json!({
             "schema": 1, "node": orphan.node, "owner": owner, "what": orphan.what,
             "bytes": orphan.bytes, "since": orphan.since / tarn_types::units::SECOND,

@@ -2,14 +2,14 @@
 
 use super::held::{Held, Replica};
 use super::place;
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use tarn_types::codes::Exit;
 use tarn_types::units::Bytes;
 
-pub(super) fn verify(context: &Context, dataset: &str, run: Option<&str>) -> CliResult {
-    let held = Held::find_to_read(context, dataset)?;
+pub(super) fn verify(globals: &Globals, dataset: &str, run: Option<&str>) -> CliResult {
+    let held = Held::find_to_read(globals, dataset)?;
     let mut damaged = 0u32;
     let (all, lack) = held.read_all(run)?;
     for (row, replica) in all {
@@ -19,7 +19,7 @@ pub(super) fn verify(context: &Context, dataset: &str, run: Option<&str>) -> Cli
             Replica::Damaged(why) => ("damaged", why.as_str()),
         };
         damaged += u32::from(matches!(replica, Replica::Damaged(_)));
-        if context.json {
+        if globals.json {
             let line = serde_json::json!({
                 "schema": 1, "dataset": row.dataset, "version": row.version, "place": place(&row.at),
                 "bytes": row.bytes, "path": row.path(), "state": state, "why": why,

@@ -2,8 +2,8 @@
 
 use super::store::{Reader, chunk};
 use super::writer::Writer;
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print::{self, out};
 use crate::whole;
 use anyhow::Context;
@@ -20,7 +20,7 @@ const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 ///
 /// # Errors
 /// When it is written to, or the ordinary file is there already or cannot be written.
-pub(super) fn export(context: &Context, partitions: &[PathBuf], file: &Path) -> CliResult {
+pub(super) fn export(globals: &Globals, partitions: &[PathBuf], file: &Path) -> CliResult {
     let mut reader = Reader::open(partitions).map_err(|why| with_hint(why, partitions))?;
     let failed = || format!("cannot write {}", file.display());
     let mut why = None;
@@ -45,7 +45,7 @@ pub(super) fn export(context: &Context, partitions: &[PathBuf], file: &Path) -> 
         }
         (Err(e), None) => return Err(e).with_context(failed).exit(Exit::State),
     }
-    told(context, file, reader.size)
+    told(globals, file, reader.size)
 }
 
 /// Where there is no such file, what there is can be listed.
@@ -68,7 +68,7 @@ fn with_hint(why: CliError, partitions: &[PathBuf]) -> CliError {
 /// # Errors
 /// When it is none of HDF5, the partitions are there already, or there is no room.
 pub(super) fn import(
-    context: &Context,
+    globals: &Globals,
     file: &Path,
     partitions: &[PathBuf],
     block: u64,
@@ -98,7 +98,7 @@ pub(super) fn import(
     }
     writer.finish()?;
     let first = partitions.first().map_or(file, PathBuf::as_path);
-    told(context, first, size)
+    told(globals, first, size)
 }
 
 fn is_hdf5(file: &File, size: u64) -> bool {
@@ -111,8 +111,8 @@ fn is_hdf5(file: &File, size: u64) -> bool {
         .any(|at| file.read_exact_at(&mut found, at).is_ok() && found == SIGNATURE)
 }
 
-fn told(context: &Context, to: &Path, size: u64) -> CliResult {
-    match context.json {
+fn told(globals: &Globals, to: &Path, size: u64) -> CliResult {
+    match globals.json {
         true => print::json(&serde_json::json!({"schema": 1, "to": to, "bytes": size}))?,
         false => out!("{}: {}", to.display(), Bytes(size))?,
     }

@@ -2,8 +2,8 @@
 
 use super::exec::is_path;
 use super::store::{Header, Room, Store, changes, page_room};
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::partition::refused;
 use crate::print::{self, out};
 use serde_json::json;
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 ///
 /// # Errors
 /// When it cannot be read.
-pub(super) fn ls(context: &Context, folder: &Path) -> CliResult {
+pub(super) fn ls(globals: &Globals, folder: &Path) -> CliResult {
     let (mut files, room) = (Vec::new(), page_room());
     for below in folders(folder) {
         let inner = folder.join(&below);
@@ -40,7 +40,7 @@ pub(super) fn ls(context: &Context, folder: &Path) -> CliResult {
             }
         }
     }
-    if context.json {
+    if globals.json {
         let all: Vec<_> = files
             .iter()
             .map(|(info, header, changes)| {
@@ -104,7 +104,7 @@ fn folders(top: &Path) -> Vec<PathBuf> {
 /// # Errors
 /// When there is none in time.
 pub(super) fn wait(
-    context: &Context,
+    globals: &Globals,
     partition: &PathBuf,
     newer_than: Option<u64>,
     patience: Duration,
@@ -122,7 +122,7 @@ pub(super) fn wait(
         let before = *seen.get_or_insert(now.unwrap_or(0));
         match now {
             Some(now) if now > before => {
-                match context.json {
+                match globals.json {
                     true => print::json(&json!({"schema": 1, "changes": now}))?,
                     false => out!("{now}")?,
                 }

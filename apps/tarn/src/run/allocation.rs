@@ -1,8 +1,8 @@
 //! A run over the nodes of an allocation of Slurm: a tarnd on each of them, a session with each, one cluster of all.
 
 use crate::cluster;
-use crate::context::Logged;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Logged;
 use crate::options::{Bind, Isolation, MachineArgs, ResumeArgs, RunArgs, VerifyArg, WithoutTier};
 use crate::print::say;
 use crate::run::energy::{self, Asked};

@@ -6,8 +6,8 @@
 
 use super::allocation::Sweeper;
 use super::{kept, lock, open_catalogue};
-use crate::context::Context;
 use crate::error::{CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::mover::trees;
 use crate::print::say;
 use crate::state;
@@ -64,8 +64,8 @@ impl Roots {
     }
 }
 
-pub(crate) fn remove(context: &Context) -> CliResult {
-    let state = state::here(context)?;
+pub(crate) fn remove(globals: &Globals) -> CliResult {
+    let state = state::here(globals)?;
     let runs = open_catalogue(&state)?.runs().exit(Exit::State)?;
     let names: BTreeSet<&str> = runs.iter().map(|r| r.workflow.as_str()).collect();
     let mut nodes = None;

@@ -6,8 +6,8 @@ mod told;
 mod workload;
 
 use super::{SimArgs, Simulated, replay};
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use crate::print;
 use machine::Bandwidths;
 use recorded::Recorded;
@@ -18,8 +18,8 @@ use tarn_types::codes::Exit;
 use tarn_types::site::{Machine, SiteResult, Workload};
 use told::{Calibration, Told};
 
-pub(super) fn calibrate(context: &Context, args: &SimArgs, run: &str) -> CliResult {
-    let records = replay::records(context, run)?;
+pub(super) fn calibrate(globals: &Globals, args: &SimArgs, run: &str) -> CliResult {
+    let records = replay::records(globals, run)?;
     let history = crate::run::history_of(&records);
     let recorded = Recorded::of(run, &records, &history)?;
     let bandwidths = Bandwidths::of(&recorded);
@@ -40,7 +40,7 @@ pub(super) fn calibrate(context: &Context, args: &SimArgs, run: &str) -> CliResu
         told.policies
             .push(Calibration::of(name, &recorded, &real, &result));
     }
-    if context.json {
+    if globals.json {
         print::json(&told)?;
     } else {
         print::text(&told.to_string())?;

@@ -1,7 +1,7 @@
 //! `tarn sim --replay`: the events of a recorded run, told to a fresh engine, give the recorded actions.
 
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use crate::state;
 use serde::Serialize;
@@ -46,10 +46,10 @@ struct Difference<'a> {
     decided: Option<Action>,
 }
 
-pub(super) fn replay(context: &Context, run: &str) -> CliResult {
-    let records = records(context, run)?;
+pub(super) fn replay(globals: &Globals, run: &str) -> CliResult {
+    let records = records(globals, run)?;
     let replayed = Replayed::of(run, &records);
-    if context.json {
+    if globals.json {
         print::json(&replayed)?;
     } else {
         replayed.print()?;
@@ -58,11 +58,11 @@ pub(super) fn replay(context: &Context, run: &str) -> CliResult {
 }
 
 /// The records of a run of the state folder, or of a log file.
-pub(super) fn records(context: &Context, run: &str) -> CliResult<Vec<Record>> {
+pub(super) fn records(globals: &Globals, run: &str) -> CliResult<Vec<Record>> {
     let records = if Path::new(run).is_file() {
         state::records_of(Path::new(run))?
     } else {
-        let state = state::here(context)?;
+        let state = state::here(globals)?;
         let name = state::which(&state, Some(&run.to_owned()))?;
         state::records(&state, &name)?
     };

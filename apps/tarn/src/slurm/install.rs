@@ -1,9 +1,9 @@
 //! `tarn slurm install`: tarn's part of Slurm's configuration, written, verified and taken out. docs/admin/site.md, "Configuration".
 
 use super::health;
-use crate::context::Context;
 use crate::error::{CliError, CliResult, ExitWith};
 use crate::finding::{self, finding, found};
+use crate::globals::Globals;
 use crate::print::{out, say};
 use crate::whole;
 use anyhow::Context;
@@ -96,10 +96,10 @@ fn folder(said: Option<&Path>) -> PathBuf {
         .unwrap_or_else(|| CONF.into())
 }
 
-pub(crate) fn install(context: &Context, args: &InstallArgs) -> CliResult {
+pub(crate) fn install(globals: &Globals, args: &InstallArgs) -> CliResult {
     let plan = plan(args)?;
     match (args.check, args.remove) {
-        (true, _) => check(context, args, &plan),
+        (true, _) => check(globals, args, &plan),
         (_, true) => remove(args, &plan),
         _ => write(args, &plan),
     }
@@ -413,7 +413,7 @@ fn remove(args: &InstallArgs, plan: &Plan) -> CliResult {
     Ok(Exit::Success)
 }
 
-fn check(context: &Context, args: &InstallArgs, plan: &Plan) -> CliResult {
+fn check(globals: &Globals, args: &InstallArgs, plan: &Plan) -> CliResult {
     let mut findings = Vec::new();
     for file in &plan.files {
         let name = file.path.display().to_string();
@@ -447,7 +447,7 @@ fn check(context: &Context, args: &InstallArgs, plan: &Plan) -> CliResult {
             ),
         ));
     }
-    finding::show(context, &findings)?;
+    finding::show(globals, &findings)?;
     for left in &plan.left {
         say!("left to you: {left}");
     }

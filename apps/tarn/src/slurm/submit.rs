@@ -2,8 +2,8 @@
 
 use super::controller::Controller;
 use super::job::ask;
-use crate::context::Context;
 use crate::error::{CliError, CliResult};
+use crate::globals::Globals;
 use crate::print::{self, out, say};
 use crate::workflow;
 use clap::Args;
@@ -58,7 +58,7 @@ impl std::fmt::Display for Script<'_> {
     }
 }
 
-pub(crate) fn submit(context: &Context, args: &SubmitArgs) -> CliResult {
+pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     // All together make sense, or none is submitted.
     let parsed = workflow::load(&args.files)?;
     let scripts = scripts(&args.files, &parsed.workflow)?;
@@ -79,7 +79,7 @@ pub(crate) fn submit(context: &Context, args: &SubmitArgs) -> CliResult {
         return Err(why);
     }
     for (job, script) in jobs.iter().zip(&scripts) {
-        match context.json {
+        match globals.json {
             true => print::json(&serde_json::json!({"job": job, "step": script.to_string()}))?,
             false => out!("{job} {script}")?,
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tracing::Level;
 
 #[derive(Debug, Args)]
-pub(crate) struct Context {
+pub(crate) struct Globals {
     /// The folder of tarn's state [default: .tarn beside the workflow file, or here]
     #[arg(long, global = true, value_name = "DIR", env = "TARN_STATE")]
     pub(crate) state: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub(crate) struct Logged {
     pub(crate) format: LogFormat,
 }
 
-impl Context {
+impl Globals {
     /// What is to be logged, if anything.
     pub(crate) fn logged(&self) -> Option<Logged> {
         let format = self.log_format;
