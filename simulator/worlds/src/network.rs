@@ -2,7 +2,6 @@
 //! in integers, so that every machine computes the same times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tarn_types::account::sub;
 use tarn_types::cluster::Cluster;
 use tarn_types::id::{NodeId, TierRef, TransferId};
 use tarn_types::units::{Nanos, Time};
@@ -211,7 +210,7 @@ impl Network {
     fn release(&mut self, limits: &BTreeSet<Limit>) {
         for limit in limits {
             if let Some(n) = self.streams.get_mut(limit) {
-                sub(n, 1, "transfers on a link");
+                *n = n.saturating_sub(1);
             }
         }
     }
@@ -283,7 +282,7 @@ impl Network {
                 for resource in over {
                     if let Some((free, n)) = left.get_mut(resource) {
                         *free = free.saturating_sub(share);
-                        sub(n, 1, "transfers on a link");
+                        *n = n.saturating_sub(1);
                     }
                 }
             }

@@ -1,7 +1,6 @@
 //! What lies where in the simulated world, and how full the tiers are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::account::sub;
 use tarn_types::cluster::Cluster;
 use tarn_types::event::Whole;
 use tarn_types::id::{NodeId, TierId, TierRef};
@@ -88,7 +87,7 @@ impl Store {
 
     pub(crate) fn release(&mut self, spot: TierRef, bytes: u64) {
         if let Some(fill) = self.tiers.get_mut(&spot) {
-            sub(&mut fill.used, bytes, "bytes used");
+            fill.used = fill.used.saturating_sub(bytes);
         }
     }
 

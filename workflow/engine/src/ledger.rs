@@ -53,6 +53,11 @@ impl Compute {
         sub(&mut self.memory, d.memory, "free memory");
         sub(&mut self.gpus, d.gpus, "free GPUs");
     }
+    fn expect(&mut self, d: Demand) {
+        self.cores = self.cores.saturating_sub(d.cores);
+        self.memory = self.memory.saturating_sub(d.memory);
+        self.gpus = self.gpus.saturating_sub(d.gpus);
+    }
     fn give(&mut self, d: Demand) {
         add(&mut self.cores, d.cores, "free cores");
         add(&mut self.memory, d.memory, "free memory");
@@ -211,6 +216,15 @@ impl Ledger {
         for s in spots {
             self.nodes[s.node.at()].take(d);
             self.hosts[self.host_of[s.node.at()] as usize].take(d);
+        }
+    }
+
+    /// Takes what is there of what a step will take that has its nodes already and waits for those before it: of a ledger of what is to
+    /// come, which may have less than all of them take together.
+    pub(crate) fn expect(&mut self, spots: &[TierRef], d: Demand) {
+        for s in spots {
+            self.nodes[s.node.at()].expect(d);
+            self.hosts[self.host_of[s.node.at()] as usize].expect(d);
         }
     }
 

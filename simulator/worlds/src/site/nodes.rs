@@ -7,7 +7,6 @@ use super::plumbing::{self, NodePipe};
 use super::power::Draw;
 use super::{Due, Site, SiteEvent};
 use tarn_ports::WorldError;
-use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{JobId, Mode, SpanOf};
 use tarn_types::units::Time;
@@ -229,7 +228,7 @@ impl Site {
 
     pub(super) fn slow_over(&mut self, what: Slow) -> Option<SiteEvent> {
         let times = self.slow.entry(what).or_default();
-        sub(times, 1, "uses of a node");
+        *times = times.saturating_sub(1);
         if *times == 0 {
             self.slow.remove(&what);
             self.set_speed(what, 1.0);

@@ -1,6 +1,5 @@
 //! What lies where on the tiers, and how full they are.
 
-use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, Nodes, Spread};
 
@@ -94,8 +93,8 @@ impl Space {
         let each = layout.each(self.bytes(item));
         for node in layout.nodes.iter() {
             let fill = &mut self.fill[node.at()];
-            sub(fill, each, "bytes on a node");
-            sub(&mut self.all, each, "bytes on all nodes");
+            *fill = fill.saturating_sub(each);
+            self.all = self.all.saturating_sub(each);
         }
     }
 

@@ -48,7 +48,7 @@ impl Decide<'_> {
         let mut free = self.state.ledger.clone();
         for id in steps.placed.difference(&steps.running) {
             if let Some(placed) = steps.instance(*id).and_then(|i| i.placed()) {
-                free.take(&placed.spots, self.demand(id.step));
+                free.expect(&placed.spots, self.demand(id.step));
             }
         }
         free

@@ -180,7 +180,7 @@ impl Decide<'_> {
             reserve = reserve.min(bytes);
             spots.push(spot);
         }
-        self.turn.free.take(&spots, self.demand(id.step));
+        self.turn.free.expect(&spots, self.demand(id.step));
         self.leave_tiers(id, &spots);
         let end = self.state.now.saturating_add(begin);
         let what = Do::Assign {

@@ -3,7 +3,6 @@
 use super::moves::{Draft, Purpose};
 use super::state::{ItemState, Layout, State};
 use std::sync::Arc;
-use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{
@@ -194,7 +193,7 @@ impl State {
             .collect();
         for n in nodes {
             let node = self.nodes.node_mut(*n);
-            sub(&mut node.used, bytes, "bytes used");
+            node.used = node.used.saturating_sub(bytes);
             if !left.contains(n) {
                 node.held.remove(&id);
             }

@@ -4,7 +4,6 @@ use super::data::one_way;
 use super::moves::{Draft, Order, Purpose};
 use super::nodes::Power;
 use super::state::{Stage, State};
-use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, Where};
 
@@ -17,7 +16,7 @@ impl State {
             SiteEvent::Ended { job, ok, sizes } => self.ended(*job, *ok, sizes),
             SiteEvent::ModeSet { node, ok } => self.mode_set(*node, *ok),
             SiteEvent::Awake { node } => {
-                sub(&mut self.under_way, 1, "transfers under way");
+                self.under_way = self.under_way.saturating_sub(1);
                 let now = self.now;
                 self.nodes.set_power(*node, Power::Up);
                 self.nodes.node_mut(*node).idle_since = now;
@@ -76,7 +75,7 @@ impl State {
     /// A job's program has read an item by itself.
     fn own_arrived(&mut self, id: JobId) {
         if let Some(state) = self.job_mut(id) {
-            sub(&mut state.own_left, 1, "own moves left");
+            state.own_left = state.own_left.saturating_sub(1);
         }
         if self.next_in_turn(id) {
             self.run_if_there(id);
@@ -91,7 +90,7 @@ impl State {
         let Some(state) = self.job_mut(id) else {
             return;
         };
-        sub(&mut state.moving, 1, "moves of a job");
+        state.moving = state.moving.saturating_sub(1);
         match (state.stage, state.moving) {
             (Stage::Draining, 0) => self.finish(id),
             (Stage::Staging, 0) => self.run_if_there(id),
@@ -194,7 +193,7 @@ impl State {
     }
 
     fn mode_set(&mut self, node: NodeId, ok: bool) {
-        sub(&mut self.under_way, 1, "transfers under way");
+        self.under_way = self.under_way.saturating_sub(1);
         let now = self.now;
         if let Power::Booting(mode) = self.nodes.node(node).power {
             if ok {
@@ -208,7 +207,7 @@ impl State {
     fn node_lost(&mut self, node: NodeId) {
         let was = self.nodes.node(node).power;
         if matches!(was, Power::Waking | Power::Booting(_)) {
-            sub(&mut self.under_way, 1, "transfers under way");
+            self.under_way = self.under_way.saturating_sub(1);
         }
         self.nodes.set_power(node, Power::Lost);
         let failed: Vec<Order> = self

@@ -6,7 +6,6 @@ use super::nodes::Ends;
 use super::state::{MAX_ATTEMPTS, Stage, State};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{
@@ -665,7 +664,7 @@ impl State {
         let Some(state) = self.job_mut(id) else {
             return;
         };
-        sub(&mut state.lacks, 1, "what a job lacks");
+        state.lacks = state.lacks.saturating_sub(1);
         if state.lacks == 0 {
             self.ready(id);
         }
@@ -677,7 +676,7 @@ impl State {
             return;
         };
         let (job, nodes, attached) = (state.job.clone(), state.nodes.clone(), state.attached);
-        sub(&mut self.under_way, 1, "transfers under way");
+        self.under_way = self.under_way.saturating_sub(1);
         self.emit(SiteAction::Release { job: id });
         if attached {
             return self.detach(id);

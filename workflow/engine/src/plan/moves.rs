@@ -5,7 +5,6 @@ use super::data::{Way, one_way};
 use super::state::State;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::account::sub;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{ItemId, JobId, Move, MoveId, SiteAction, Spread, Urgency, Where};
 
@@ -296,21 +295,17 @@ impl State {
     pub(crate) fn over(&mut self, id: MoveId) -> Option<Order> {
         let order = self.outbox.orders.remove(&id)?;
         if order.what.direct && way(&order.what) == 0 {
-            sub(&mut self.outbox.own_reads, 1, "reads of nodes");
+            self.outbox.own_reads = self.outbox.own_reads.saturating_sub(1);
         }
         if order.what.urgency == Urgency::Spare {
-            sub(&mut self.outbox.spare, 1, "streams to spare");
+            self.outbox.spare = self.outbox.spare.saturating_sub(1);
         }
-        sub(&mut self.under_way, 1, "transfers under way");
+        self.under_way = self.under_way.saturating_sub(1);
         let at = way(&order.what);
         if let Some(place) = order.place {
-            sub(
-                &mut self.outbox.bytes[at],
-                order.what.bytes,
-                "bytes under way",
-            );
+            self.outbox.bytes[at] = self.outbox.bytes[at].saturating_sub(order.what.bytes);
             if !self.outbox.waiting[at].remove(&place) {
-                sub(&mut self.outbox.busy[at], order.rate, "rate in use");
+                self.outbox.busy[at] = self.outbox.busy[at].saturating_sub(order.rate);
             }
             self.admit(at);
         }
@@ -331,7 +326,7 @@ impl State {
         };
         if self.outbox.waiting[at].remove(&place) {
             let spare = u32::from(order.what.urgency == Urgency::Spare);
-            sub(&mut self.outbox.spare, spare, "streams to spare");
+            self.outbox.spare = self.outbox.spare.saturating_sub(spare);
             let place = (Reverse(urgency), place.1, id);
             order.place = Some(place);
             order.what.urgency = urgency;

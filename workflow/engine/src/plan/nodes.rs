@@ -4,7 +4,6 @@ use super::nodeset::NodeSet;
 use super::timeline::Timeline;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, Job, JobId, Machine, Mode, NodeKind};
 use tarn_types::units::{Bytes, Time};
@@ -317,9 +316,9 @@ impl Nodes {
             let share = self.share(job, *n);
             self.unlist(*n);
             let node = self.node_mut(*n);
-            sub(&mut node.cores, share.cores, "cores in use");
-            sub(&mut node.memory, share.memory, "memory in use");
-            sub(&mut node.gpus, share.gpus, "GPUs in use");
+            node.cores = node.cores.saturating_sub(share.cores);
+            node.memory = node.memory.saturating_sub(share.memory);
+            node.gpus = node.gpus.saturating_sub(share.gpus);
             node.guests.push((id, until));
             self.list(*n, job.cores > 0);
         }

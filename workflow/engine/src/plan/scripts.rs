@@ -2,7 +2,6 @@
 
 use super::nodes::Power;
 use super::state::{Stage, State};
-use tarn_types::account::sub;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{JobId, Nodes, Urgency, Why};
 
@@ -68,7 +67,7 @@ impl State {
         let Some(first) = self.job_mut(root) else {
             return;
         };
-        sub(&mut first.successors, 1, "successors");
+        first.successors = first.successors.saturating_sub(1);
         if first.successors == 0 && first.stage == Stage::Handed {
             self.release(root);
             self.done(root);
