@@ -127,8 +127,7 @@ cat $TARN_fields/f > ~/read && hostname > ~/where
     submit(&site, makes, &["-w", "node2"]);
     // Its name is no answer of Slurm's about it.
     let name = "x Prefer=node1 y";
-    let busy = site.hold("node[1-2]");
-    let job = submit(&site, reads, &["-J", name]);
+    let job = submit(&site, reads, &["--begin=now+45", "-J", name]);
     site.wait("it prefers the node that has its data", || {
         let shown = site.root(&["scontrol", "-o", "show", "job", &job]);
         shown.contains(" Prefer=node2 ")
@@ -136,7 +135,6 @@ cat $TARN_fields/f > ~/read && hostname > ~/where
     site.cluster
         .restart_ctld_without_its_nodes()
         .unwrap_or_else(|e| panic!("{e:#}"));
-    site.let_go(&busy);
     site.wait_for(&job, "COMPLETED");
     let said = |name: &str| fs::read_to_string(site.home("alice").join(name)).expect(name);
     assert_eq!(said("read"), "here\n");
