@@ -14,7 +14,7 @@ use crate::{cluster, state, workflow};
 use entries::Supposed;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_engine::Engine;
 use tarn_node::Reading;
@@ -105,15 +105,38 @@ impl Unmade {
 
 impl Drop for Unmade {
     fn drop(&mut self) {
-        let Some(state) = self.0.take() else { return };
-        // What is remembered of the nodes. Whoever has begun a run meanwhile has more there.
-        let entries = std::fs::read_dir(&state).into_iter().flatten().flatten();
-        let names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
-        if names.iter().all(|name| name == HOSTS) {
-            let _ = std::fs::remove_dir_all(state.join(HOSTS));
-            let _ = std::fs::remove_dir(&state);
+        if let Some(state) = self.0.take() {
+            let aside = set_aside(&state);
+            take_away(&state, aside.as_deref());
         }
     }
+}
+
+/// What is remembered of the nodes, under another name, if nothing else is in the state folder: a run that begins now does not find it.
+fn set_aside(state: &Path) -> Option<PathBuf> {
+    let aside = state.join(format!("{HOSTS}.plan-{}", std::process::id()));
+    let is_all = has_only(state, HOSTS);
+    (is_all && std::fs::rename(state.join(HOSTS), &aside).is_ok()).then_some(aside)
+}
+
+/// Removes it, and the folder if it is empty. A run that has begun meanwhile has more there, and gets back what it may have found.
+fn take_away(state: &Path, aside: Option<&Path>) {
+    if let Some(aside) = aside {
+        let is_own = aside
+            .file_name()
+            .is_some_and(|name| has_only(state, Path::new(name)));
+        if is_own || std::fs::rename(aside, state.join(HOSTS)).is_err() {
+            let _ = std::fs::remove_dir_all(aside);
+        }
+    }
+    // Not if there is anything in it.
+    let _ = std::fs::remove_dir(state);
+}
+
+fn has_only(folder: &Path, name: impl AsRef<Path>) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names = entries.map(|entry| entry.file_name());
+    names.all(|entry| entry == name.as_ref().as_os_str())
 }
 
 pub(crate) fn plan(globals: &Globals, args: &RunArgs) -> CliResult {
@@ -483,6 +506,7 @@ fn peaks(start: &Start, world: &Simulation) -> Vec<Peak> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tarn_journal::RunLock;
 
     #[test]
     fn a_long_plan_shows_that_it_goes_on_and_a_short_one_says_nothing() {
@@ -506,5 +530,37 @@ mod tests {
         assert_eq!(alive.see(&record, Duration::from_secs(3600)), None);
         let said = alive.see(&record, Duration::ZERO);
         assert!(said.is_some_and(|s| s.contains(" 2 steps")));
+    }
+
+    #[test]
+    fn a_state_folder_that_a_run_has_begun_meanwhile_stays_as_it_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir(dir.path().join("state"));
+        let remembered = state.0.join("hosts/n1/links");
+        let measured = || {
+            let unmade = Unmade::of(&state);
+            std::fs::create_dir_all(state.0.join("hosts/n1")).expect("a folder");
+            std::fs::write(&remembered, "1").expect("a file");
+            unmade
+        };
+        // Nobody else has come.
+        drop(measured());
+        assert!(!state.0.exists());
+        // A run has come before what is remembered was moved, and after.
+        let lock = state.lock("w");
+        let run = || RunLock::take(&lock).expect("a lock");
+        let unmade = measured();
+        drop(run());
+        drop(unmade);
+        assert!(remembered.exists() && lock.exists());
+        std::fs::remove_dir_all(&state.0).expect("it is there");
+        measured().0 = None;
+        let aside = set_aside(&state.0);
+        assert!(aside.is_some() && !state.0.join("hosts").exists());
+        drop(run());
+        take_away(&state.0, aside.as_deref());
+        let names = std::fs::read_dir(&state.0).expect("it is there");
+        assert_eq!(names.count(), 2, "`hosts` and `locks`");
+        assert!(remembered.exists() && lock.exists());
     }
 }

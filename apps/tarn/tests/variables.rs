@@ -180,3 +180,31 @@ fn a_program_that_reads_the_number_of_its_job_has_one() {
     let number: u64 = site.read("out/x").trim().parse().expect("a number");
     assert!(number >= 1_000_000_000);
 }
+
+#[test]
+fn no_more_than_8_mib_of_a_step_are_looked_into_and_that_is_said() {
+    let names: Vec<String> = (0..9).map(|n| format!("{n}.sh")).collect();
+    let calls: Vec<String> = names
+        .iter()
+        .map(|name| format!("bash $TARN_WORKFLOW_DIR/{name}; "))
+        .collect();
+    let run = format!("if false; then {} fi; echo 1 > $TARN_r/x", calls.concat());
+    let site = Site::new(&makes("make", "dest = \"out\"", &run));
+    for (n, name) in names.iter().enumerate() {
+        let text = format!("#{}\necho $PBS_{n}\n", "x".repeat(900_000));
+        site.write(name, &text);
+    }
+    let planned = site.plan().exits(0);
+    assert!(!planned.err.contains("MiB"), "not more: {}", planned.err);
+    for name in &names {
+        let text = format!("{}#{}", site.read(name), "x".repeat(40_000));
+        site.write(name, &text);
+    }
+    for ran in [site.plan(), site.run()] {
+        let ran = ran
+            .exits(0)
+            .says("reads `PBS_0` (0.sh, line 2)")
+            .says("note: step `a` runs more than 8 MiB of scripts and programs");
+        assert!(!ran.err.contains("PBS_8"), "{}", ran.err);
+    }
+}

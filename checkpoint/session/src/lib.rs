@@ -43,7 +43,7 @@ pub mod version_catalog;
 pub use memory::{Element, Memory};
 pub use reader::{Kept, Reader, Which};
 pub use session::{Options, Precopy, Properties, Session};
-pub use slot::Slot;
+pub use slot::{Slot, Taken};
 pub use tarn_checkpoint_core::{
     Code, Committed, Fault, Level, MAX_REPLICAS, MAX_SET, Replicate, Restorable, Shape, Staging,
     Stats, VersionId,

@@ -1,18 +1,34 @@
 //! One session for many threads, one at a time.
 
 use crate::Session;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Release},
+};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tarn_checkpoint_core::{Code, Fault};
 
 /// Where a session is, if there is one. Whoever comes while another thread is in a call is refused: calls are not queued.
 #[derive(Debug)]
 pub struct Slot {
     session: Mutex<Option<Session>>,
-    /// Whose threads are, or were, in a call; 0 before the first. A child that was forked in the middle of one has the lock as it was then,
-    /// and nobody who gives it back.
+    /// Whose thread is in a call; 0 if none is. Who has it has the lock: so nobody has that without its process being known. A child that
+    /// was forked in the middle of a call has this as it was then, and nobody who gives it back.
     process: AtomicU32,
 }
+
+/// The session of a [`Slot`], for one call.
+#[derive(Debug)]
+pub struct Taken<'s> {
+    // First, so it is given back first: who finds that no process has it does not wait for the lock.
+    session: MutexGuard<'s, Option<Session>>,
+    _call: Call<'s>,
+}
+
+/// Of a thread that is in a call.
+#[derive(Debug)]
+struct Call<'s>(&'s AtomicU32);
 
 impl Slot {
     /// With a session, or none yet.
@@ -28,36 +44,123 @@ impl Slot {
     /// # Errors
     /// When another thread is in a call, or the session is another process's: a child that was forked has no helper thread, and would
     /// write what its parent writes.
-    pub fn take(&self) -> Result<MutexGuard<'_, Option<Session>>, Fault> {
+    pub fn take(&self) -> Result<Taken<'_>, Fault> {
         let own = std::process::id();
-        // Before the lock, so that none is held without its process being known.
-        let whose = match self.process.compare_exchange(0, own, Relaxed, Relaxed) {
-            Ok(_) => own,
-            Err(whose) => whose,
-        };
-        match self.session.try_lock() {
-            Ok(session) if session.as_ref().is_some_and(|s| s.process != own) => Err(forked()),
-            Ok(session) => {
-                self.process.store(own, Relaxed);
-                Ok(session)
+        if let Err(whose) = self.process.compare_exchange(0, own, Acquire, Acquire) {
+            if whose != own {
+                return Err(forked());
             }
-            Err(_) if whose != own => Err(forked()),
-            // What a call that panicked has left is not used.
-            Err(TryLockError::Poisoned(broken)) => {
-                let mut session = broken.into_inner();
-                *session = None;
-                self.session.clear_poison();
-                Ok(session)
-            }
-            Err(TryLockError::WouldBlock) => {
-                let text = "another thread is in a call of this library: let one thread do it, or one after the other";
-                Err(Fault::new(Code::Busy, text))
-            }
+            let text = "another thread is in a call of this library: let one thread do it, or one after the other";
+            return Err(Fault::new(Code::Busy, text));
         }
+        let is_broken = self.session.is_poisoned();
+        // Nobody has it.
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = Taken {
+            session,
+            _call: Call(&self.process),
+        };
+        if taken.as_ref().is_some_and(|s| s.process != own) {
+            return Err(forked());
+        }
+        if is_broken {
+            // What a call that panicked has left is not used.
+            *taken = None;
+            self.session.clear_poison();
+        }
+        Ok(taken)
+    }
+}
+
+impl Deref for Taken<'_> {
+    type Target = Option<Session>;
+
+    fn deref(&self) -> &Option<Session> {
+        &self.session
+    }
+}
+
+impl DerefMut for Taken<'_> {
+    fn deref_mut(&mut self) -> &mut Option<Session> {
+        &mut self.session
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
     }
 }
 
 fn forked() -> Fault {
     let text = "these are the checkpoints of the process that this one was forked from: only that one can use them";
     Fault::new(Code::Unsupported, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn of_two_threads_one_is_busy_and_a_call_that_panicked_leaves_nothing() {
+        let slot = Slot::new(None);
+        let taken = slot.take().unwrap();
+        assert_eq!(slot.take().unwrap_err().code, Code::Busy);
+        drop(taken);
+        let panicked = std::thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let _taken = slot.take().unwrap();
+                std::panic::resume_unwind(Box::new(()));
+            });
+            call.join()
+        });
+        assert!(panicked.is_err());
+        assert!(slot.take().unwrap().is_none() && slot.take().is_ok());
+        assert!(!slot.session.is_poisoned());
+    }
+
+    /// As in a child that was forked from a process that had called without a session: whichever of its threads is first, the others are
+    /// busy. None of them is told that there is a session of its parent's.
+    #[test]
+    fn threads_of_a_child_whose_parent_had_no_session_are_busy_and_not_forked() {
+        for _ in 0..2000 {
+            let slot = Slot::new(None);
+            // Its parent has called, and the call has ended.
+            assert!(slot.take().unwrap().is_none());
+            as_of_the_parent(&slot);
+            let start = Barrier::new(2);
+            let call = || {
+                start.wait();
+                slot.take().map(|taken| taken.is_none())
+            };
+            let both = std::thread::scope(|scope| {
+                let other = scope.spawn(call);
+                [call(), other.join().unwrap()]
+            });
+            for said in both {
+                assert!(
+                    said.as_ref().is_ok_and(|none| *none)
+                        || said.is_err_and(|e| e.code == Code::Busy)
+                );
+            }
+        }
+    }
+
+    /// A child has what its parent had then.
+    fn as_of_the_parent(slot: &Slot) {
+        let own = std::process::id();
+        if slot.process.load(Acquire) == own {
+            slot.process.store(own + 1, Release);
+        }
+    }
+
+    #[test]
+    fn a_child_that_was_forked_in_a_call_is_told() {
+        let slot = Slot::new(None);
+        let taken = slot.take().unwrap();
+        as_of_the_parent(&slot);
+        assert_eq!(slot.take().unwrap_err().code, Code::Unsupported);
+        drop(taken);
+    }
 }

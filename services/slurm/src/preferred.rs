@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 /// Bytes of a list of preferred nodes that are read.
 const MAX_TEXT: usize = 4096;
+/// Letters of a job's number, and a space.
+const NUMBER: usize = 12;
 
 /// Has a job that waits prefer these nodes, and beside them as many others of its partition as it needs nodes: Slurm 24.11 never starts a
 /// job that prefers fewer. False if it prefers none: it waits no longer, or too few nodes answer. Needs Slurm's own rights.
@@ -16,13 +18,13 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<bool, SlurmError> {
     let id = job.to_string();
     let said = answer(
         "squeue",
-        &["-h", "-j", &id, "-t", "PD", "-o", "%D|%P|%x"],
+        &["-h", "-j", &id, "-t", "PD", "-o", "%A|%D|%P|%x"],
         SOON,
     )?;
-    let Some(fields) = said.lines().next() else {
+    let Some(fields) = of_job(&said, job) else {
         return Ok(false);
     };
-    let fields: Vec<&str> = fields.trim().splitn(3, '|').collect();
+    let fields: Vec<&str> = fields.splitn(3, '|').collect();
     let [wants, partition, excluded] = fields[..] else {
         return Err(SlurmError::Answer {
             command: "squeue".into(),
@@ -55,6 +57,14 @@ pub fn prefer(job: u32, wished: &[String]) -> Result<bool, SlurmError> {
         SOON,
     )?;
     Ok(true)
+}
+
+/// What stands behind the number of a job in its line of `squeue`. Of an array that is named by its number there is a line of each task.
+fn of_job(said: &str, job: u32) -> Option<&str> {
+    said.lines().find_map(|line| {
+        let (number, rest) = line.trim().split_once(['|', ' '])?;
+        (number.parse() == Ok(job)).then_some(rest.trim())
+    })
 }
 
 /// A node of `sinfo`.
@@ -166,14 +176,16 @@ pub enum Preference {
 /// # Errors
 /// When Slurm cannot be asked, or refuses.
 pub fn restore_preference(job: u32, is_held: bool) -> Result<Preference, SlurmError> {
-    // One at a time: what the user has worded, such as the job's name, may look like any field.
+    // Behind its number nothing but this: what the user has worded, such as the job's name, may look like any field.
     let id = job.to_string();
-    let field = |how: &str, what: &str| -> Result<String, SlurmError> {
-        let said = answer("squeue", &["-h", "-t", "all", "-j", &id, how, what], SOON)?;
-        Ok(said.lines().next().unwrap_or_default().trim().to_owned())
-    };
-    let wished = field("-O", &format!("prefer:{MAX_TEXT}"))?;
-    if matches!(&wished[..], "" | "(null)" | "N/A") || field("-o", "%T")? != "PENDING" {
+    let fields = format!("JobID:{NUMBER},prefer:{MAX_TEXT}");
+    let said = answer(
+        "squeue",
+        &["-h", "-t", "PD", "-j", &id, "-O", &fields],
+        SOON,
+    )?;
+    let wished = of_job(&said, job).unwrap_or_default();
+    if matches!(wished, "" | "(null)" | "N/A") {
         return Ok(Preference::None);
     }
     let wished: Vec<String> = wished.split('|').map(str::to_owned).collect();
@@ -202,6 +214,16 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         let chosen = chosen(NODES, wants, &names(wished), &names(excluded));
         chosen.iter().map(|node| node.name).collect()
+    }
+
+    #[test]
+    fn of_an_array_the_line_of_the_job_itself_is_read() {
+        let said = "13          (null)\n12          n1|n2   \n112         n3\n";
+        assert_eq!(of_job(said, 12), Some("n1|n2"));
+        assert_eq!(of_job(said, 13), Some("(null)"));
+        assert_eq!(of_job(said, 11), None);
+        assert_eq!(of_job("13|1|q|\n12|2|p|n[4-5]\n", 12), Some("2|p|n[4-5]"));
+        assert_eq!(of_job("12\n", 12), None);
     }
 
     #[test]

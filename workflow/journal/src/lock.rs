@@ -4,6 +4,7 @@ use crate::holder::Holder;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
+use std::io::ErrorKind::{AlreadyExists, NotFound};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +18,9 @@ const DEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long shares, and who has not said their name, are waited for: who asks whether somebody has a lock has it for a moment.
 const PROBE: Duration = Duration::from_millis(200);
+
+/// How often the folder of a lock is made again that has gone before there was a lock in it.
+const MAX_OPENS: u32 = 100;
 
 /// Why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -228,10 +232,21 @@ fn open(path: &Path) -> io::Result<File> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder {
-        std::fs::create_dir_all(folder)?;
+    let opened = || {
+        if let Some(folder) = folder {
+            std::fs::create_dir_all(folder)?;
+        }
+        open_in_place(path, make)
+    };
+    // `tarn plan` removes an empty state folder that was not there when it began: it may be the one that was just made here.
+    for _ in 1..MAX_OPENS {
+        match opened() {
+            // The second of a folder that goes while it is found to be there.
+            Err(e) if matches!(e.kind(), NotFound | AlreadyExists) => {}
+            opened => return opened,
+        }
     }
-    open_in_place(path, make)
+    opened()
 }
 
 fn open_in_place(path: &Path, flags: OFlags) -> io::Result<File> {
@@ -325,6 +340,34 @@ mod tests {
             })
         ));
         drop(taken);
+    }
+
+    #[test]
+    fn a_folder_that_somebody_removes_while_it_is_empty_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let path = state.join("locks/w.lock");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let over = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(over) {
+                    let _ = std::fs::remove_dir(state.join("locks"));
+                    let _ = std::fs::remove_dir(&state);
+                }
+            });
+            let mut refused = Vec::new();
+            for _ in 0..5000 {
+                match RunLock::take(&path) {
+                    Ok(lock) => {
+                        let _ = std::fs::remove_file(lock.path());
+                    }
+                    Err(e) => refused.push(e.to_string()),
+                }
+            }
+            is_over.store(true, over);
+            assert!(refused.is_empty(), "{}: {:?}", refused.len(), refused[0]);
+        });
     }
 
     #[test]

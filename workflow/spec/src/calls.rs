@@ -118,15 +118,26 @@ pub(crate) fn file_names(text: &str) -> Vec<String> {
 
 /// The calls that begin so and have a quoted name, outside of comments: where each begins, the name, what is behind its quote.
 fn quoted<'s>(text: &'s str, call: &'s str) -> impl Iterator<Item = (usize, &'s str, &'s str)> {
+    // Where the code of the line ends, and where the line does: a line may be long and have many calls.
+    let (mut code_end, mut line_end) = (0, 0);
     text.match_indices(call).filter_map(move |(at, _)| {
+        if at >= line_end {
+            let start = text[line_end..at]
+                .rfind('\n')
+                .map_or(line_end, |n| line_end + n + 1);
+            let line = text[start..].split_inclusive('\n').next();
+            let line = line.unwrap_or_default();
+            line_end = start + line.len();
+            code_end = start + without_comment(line).len();
+        }
+        if at >= code_end {
+            return None;
+        }
         let rest = text[at + call.len()..].trim_start();
         let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''))?;
         let (name, behind) = rest[1..].split_once(quote)?;
         let is_name = !name.is_empty() && name.chars().all(is_of_name);
-        let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
-        let line = text[start..].lines().next().unwrap_or_default();
-        let in_code = at - start < without_comment(line).len();
-        (is_name && in_code).then_some((at, name, behind))
+        is_name.then_some((at, name, behind))
     })
 }
 

@@ -3,7 +3,7 @@
 //! docs/guide/sbatch-scripts.md.
 
 mod sbatch;
-mod variables;
+pub(crate) mod variables;
 
 use crate::diag::{Code, Finding, Findings, Rejected, quoted};
 use crate::elsewhere::no_workflow;

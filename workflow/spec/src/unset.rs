@@ -139,8 +139,15 @@ impl StepText {
         self.by_shell || is_program(&self.shown, &self.text)
     }
 
-    fn mentions(&self, prefix: &str) -> bool {
-        self.text.contains(prefix)
+    /// Bytes of it.
+    pub fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Whether it may have a variable that [`unset`] or [`needs_job`] looks for: others need not be looked into, nor kept.
+    pub fn may_matter(&self) -> bool {
+        let mut prefixes = SCHEDULERS.iter().map(|(prefix, _)| *prefix).chain([OURS]);
+        prefixes.any(|prefix| self.text.contains(prefix))
     }
 }
 
@@ -186,16 +193,16 @@ pub fn unset(
 ) -> Vec<Unset> {
     let step = workflow.step(id);
     let ours = variables_of(workflow, id, step);
+    // What the others set is of no such name.
+    let texts: Vec<&StepText> = texts.iter().filter(|text| text.may_matter()).collect();
     let set = texts.iter().flat_map(|t| set_in(&t.shown, &t.text));
     let set: BTreeSet<&str> = set.collect();
     let is_known = |name: &str| set.contains(name) || step.env.contains_key(name);
     let mut found = Vec::new();
     for text in texts {
         let mut named = BTreeSet::new();
-        let mentioned = SCHEDULERS.iter().map(|(prefix, _)| *prefix).chain([OURS]);
-        if !mentioned.into_iter().any(|prefix| text.mentions(prefix)) {
-            continue;
-        }
+        // The reads are in their order: lines are counted from the one before on.
+        let (mut line, mut counted) = (1, 0);
         for read in reads(&text.text) {
             let name = read.name;
             if read.has_default || read.is_literal || is_known(name) {
@@ -213,7 +220,8 @@ pub fn unset(
                 }
             };
             if is_unset && named.insert(name) {
-                let line = text.text[..read.at].matches('\n').count() + 1;
+                line += text.text[counted..read.at].matches('\n').count();
+                counted = read.at;
                 found.push(Unset {
                     name: name.to_owned(),
                     place: format!("{}, line {line}", text.shown),
@@ -234,7 +242,7 @@ pub fn unset(
 /// nothing for the case that it is empty. What it writes or starts may read it too.
 pub fn needs_job(texts: &[StepText]) -> bool {
     let is_open = |read: &Read<'_>| !read.has_default && !read.is_test && SET.contains(&read.name);
-    let mut texts = texts.iter().filter(|text| text.mentions("SLURM"));
+    let mut texts = texts.iter().filter(|text| text.may_matter());
     texts.any(|text| reads(&text.text).iter().any(is_open))
 }
 
@@ -273,6 +281,7 @@ fn variables_of(workflow: &Workflow, id: StepId, step: &Step) -> BTreeSet<String
 mod tests {
     use super::*;
     use std::path::Path;
+    use std::time::{Duration, Instant};
 
     fn unset_of(run: &str, script: (&str, &str)) -> Vec<(String, String, Option<String>)> {
         let text = format!(
@@ -321,6 +330,35 @@ mod tests {
             "echo $SLURM_JOB_PARTITION",
         ] {
             assert!(!needs(not), "{not}");
+        }
+    }
+
+    /// What takes time with the square of a text's lines, of a line's length or of its variables takes minutes of each of these.
+    #[test]
+    fn large_texts_are_looked_into_once() {
+        let of = |line: &str| line.repeat((1 << 19) / line.len());
+        let many: String = (0..25_000)
+            .map(|n| format!("echo $SBATCH_{n} $TARN_{n}\n"))
+            .collect();
+        let began = Instant::now();
+        for (name, text) in [
+            ("a.cpp", of("std::cout << x;\n")),
+            ("a.sh", of("a << b;\n")),
+            ("a.sh", of("a <<- b;\n\t\tb c\n")),
+            ("a.cpp", of("getenv(\"X\") + ")),
+            ("a.py", of("os.environ['X'] = os.getenv(\"Y\"); ")),
+            ("a.sh", of("$SLURM_ARRAY_TASK_ID ")),
+            ("a.sh", many),
+        ] {
+            let text = format!("{text}\necho $SLURM_JOB_ID $LSB_LAST\n");
+            let found = unset_of("true", (name, &text));
+            let last = found.iter().any(|(name, ..)| name == "LSB_LAST");
+            assert!(last, "{name}: {}", found.len());
+            let texts = StepText::of_file(name, text.as_bytes(), false);
+            assert!(needs_job(&Vec::from_iter(texts)));
+            let job = format!("#!/bin/bash\n#SBATCH -N1\n{text}");
+            assert!(crate::script::variables::not_set(&job).count() > 0);
+            assert!(began.elapsed() < Duration::from_secs(90), "{name}");
         }
     }
 }

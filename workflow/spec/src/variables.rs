@@ -2,7 +2,7 @@
 //! and what is not: docs/reference/workflow-file.md, "Variables that nobody sets".
 
 use crate::calls::{calls, is_program, set_by_calls};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Programs that read `$NAME` as a shell does.
 const SHELLS: &[&str] = &[
@@ -138,6 +138,8 @@ fn has_default(behind: &str) -> bool {
 fn each_line<'s>(text: &'s str, mut see: impl FnMut(usize, &'s str, bool)) {
     let mut start = 0;
     let mut document: Option<Document<'s>> = None;
+    // Made for the first `<<` only: most texts have none.
+    let mut ends: Option<Ends<'s>> = None;
     for line in text.split_inclusive('\n') {
         let at = start;
         start += line.len();
@@ -147,10 +149,8 @@ fn each_line<'s>(text: &'s str, mut see: impl FnMut(usize, &'s str, bool)) {
             None => {
                 let code = without_comment(line);
                 see(at, code, false);
-                document = Document::begun_by(code).filter(|begun| {
-                    let mut rest = text[start..].lines();
-                    rest.any(|line| begun.is_ended_by(line))
-                });
+                document = Document::begun_by(code)
+                    .filter(|begun| ends.get_or_insert_with(|| Ends::of(text)).has(begun, start));
             }
         }
     }
@@ -193,6 +193,45 @@ impl<'s> Document<'s> {
             false => line,
         };
         line == self.delimiter
+    }
+}
+
+/// Where lines that may end here-documents stand last. A `<<` is a shift in other languages: searching the rest of the text for the end
+/// of each takes time with the square of its lines.
+struct Ends<'s> {
+    /// The last line of each word that stands alone in one, in bytes from the begin.
+    plain: HashMap<&'s str, usize>,
+    /// The same with tabs before the word.
+    indented: HashMap<&'s str, usize>,
+}
+
+impl<'s> Ends<'s> {
+    fn of(text: &'s str) -> Self {
+        let (mut plain, mut indented) = (HashMap::new(), HashMap::new());
+        let mut start = 0;
+        for line in text.split_inclusive('\n') {
+            let whole = line.trim_end_matches(['\r', '\n']);
+            let word = whole.trim_start_matches('\t');
+            if !word.is_empty() && word.chars().all(is_of_name) {
+                indented.insert(word, start);
+                if word.len() == whole.len() {
+                    plain.insert(word, start);
+                }
+            }
+            start += line.len();
+        }
+        Self { plain, indented }
+    }
+
+    /// Whether a line from `start` on ends the document.
+    fn has(&self, document: &Document<'_>, start: usize) -> bool {
+        let lines = match document.is_indented {
+            true => &self.indented,
+            false => &self.plain,
+        };
+        lines
+            .get(document.delimiter)
+            .is_some_and(|last| *last >= start)
     }
 }
 
@@ -242,6 +281,12 @@ mod tests {
         );
         let text = "cat <<'END' > x\n$A\nEND\ncat <<-\"E\"\n\t$B\n\tE\ncat <<E\n# $C\nE\n$D <<< 'x'\n((1<<n))\n# $E\n";
         assert_eq!(plain(text), ["C", "D"]);
+        // What begins like a here-document and has no end behind it is none.
+        let text = "E\ncat <<E # x\n# $A\n$B <<-'F'\n\tF x\n# $C\n";
+        assert_eq!(plain(text), ["B"]);
+        let text = "cat <<E\n\tE\n# $A\nE\ncat <<-E\n# $B\n\tE\n# $C";
+        assert_eq!(plain(text), ["A", "B"]);
+        let text = "cat <<'END' > x\n$A\nEND\ncat <<-\"E\"\n\t$B\n\tE\n";
         let literal = reads(text).into_iter().filter(|r| r.is_literal);
         assert_eq!(literal.map(|r| r.name).collect::<Vec<_>>(), ["A", "B"]);
         let tests = reads("[ -n \"$A\" ] && [[ -z $B ]] && x-n $C");

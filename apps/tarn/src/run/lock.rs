@@ -3,15 +3,18 @@
 use crate::error::{CliError, CliResult, ExitWith};
 use anyhow::Context;
 use rustix::fs::{Access, access};
+use std::io::ErrorKind::AlreadyExists;
 use std::path::Path;
 use tarn_journal::{LockError, RunLock};
 use tarn_types::codes::Exit;
 use tarn_types::layout::StateDir;
 
 pub(super) fn lock(state: &StateDir, workflow: &str) -> CliResult<RunLock> {
-    std::fs::create_dir_all(&state.0)
-        .with_context(|| cannot_make(state))
-        .exit(Exit::State)?;
+    match std::fs::create_dir_all(&state.0) {
+        // A plan has removed it while it was empty: the lock makes it again.
+        Err(e) if e.kind() == AlreadyExists && state.0.symlink_metadata().is_err() => {}
+        made => made.with_context(|| cannot_make(state)).exit(Exit::State)?,
+    }
     let lock = RunLock::take(&state.lock(workflow)).map_err(not_locked)?;
     changes_are_whole(state)?;
     Ok(lock)

@@ -18,6 +18,8 @@ const MAX_SAID: usize = 20;
 const MAX_BYTES: u64 = 1 << 20;
 /// Files of a step that are looked into.
 const MAX_FILES: usize = 1000;
+/// Bytes of the texts of a step that are looked into.
+const MAX_TOTAL: usize = 8 << 20;
 /// What a script of sbatch says of its step. One that has it has the other variables of a job too, unless there is one around it.
 const JOB_NAME: &str = "SLURM_JOB_NAME";
 const JOB: &str = "SLURM_JOB_ID";
@@ -26,9 +28,14 @@ const JOB: &str = "SLURM_JOB_ID";
 pub(super) fn tell(w: &Workflow, files: &Files) {
     let mut said = BTreeSet::new();
     let mut left = 0;
+    let mut cut = Vec::new();
     let is_set = |name: &str| is_set_in(name, &|name| std::env::var_os(name));
     for (id, step) in (0u32..).map(StepId).zip(&w.steps) {
-        for found in tarn_spec::unset(w, id, &texts(w, step, files), &is_set) {
+        let texts = texts(w, step, files);
+        if texts.is_cut {
+            cut.push(step.name.as_str());
+        }
+        for found in tarn_spec::unset(w, id, &texts.all, &is_set) {
             // Steps may share a script.
             if !said.insert((found.name.clone(), found.place.clone())) {
                 continue;
@@ -41,6 +48,17 @@ pub(super) fn tell(w: &Workflow, files: &Files) {
     }
     if left > 0 {
         say!("warning: {left} more variables that steps read are not set");
+    }
+    if let [first, others @ ..] = &cut[..] {
+        let others = match others.len() {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        say!(
+            "note: step `{first}`{others} runs more than {} MiB of scripts and programs; tarn looked only into the first of them for \
+             variables that are not set",
+            MAX_TOTAL >> 20
+        );
     }
 }
 
@@ -71,7 +89,7 @@ pub(super) fn with_jobs(w: &mut Workflow, files: &Files, env: &[(OsString, OsStr
     }
     let steps = w.steps.iter();
     let needs: Vec<bool> = steps
-        .map(|step| tarn_spec::needs_job(&texts(w, step, files)))
+        .map(|step| tarn_spec::needs_job(&texts(w, step, files).all))
         .collect();
     for (step, _) in w.steps.iter_mut().zip(needs).filter(|(_, needs)| *needs) {
         let name = step.name.clone();
@@ -79,15 +97,30 @@ pub(super) fn with_jobs(w: &mut Workflow, files: &Files, env: &[(OsString, OsStr
     }
 }
 
+/// What is looked into of a step.
+struct Texts {
+    all: Vec<StepText>,
+    /// There is more, beyond [`MAX_TOTAL`].
+    is_cut: bool,
+}
+
 /// What a step runs: what stands in the workflow file, the files that it names or watches there, and the scripts of the workflow's
 /// folder that these name.
-fn texts(w: &Workflow, step: &Step, files: &Files) -> Vec<StepText> {
+fn texts(w: &Workflow, step: &Step, files: &Files) -> Texts {
     let mut all = StepText::of_step(step);
+    let mut total: usize = all.iter().map(StepText::bytes).sum();
+    let mut is_cut = false;
     let named = files.named_by(w, step);
     let mut seen: BTreeSet<PathBuf> = named.iter().cloned().collect();
     let mut left: VecDeque<(PathBuf, bool)> = named.into_iter().map(|path| (path, true)).collect();
     while let Some((path, is_named)) = left.pop_front() {
         let text = text_of(w, &path, files);
+        let text = text.filter(|text| text.is_known() || (is_named && text.may_matter()));
+        total += text.as_ref().map_or(0, StepText::bytes);
+        if total > MAX_TOTAL {
+            is_cut = true;
+            break;
+        }
         let more = match &text {
             None => files_in(&path),
             Some(text) => {
@@ -105,9 +138,9 @@ fn texts(w: &Workflow, step: &Step, files: &Files) -> Vec<StepText> {
                 left.push_back((path, false));
             }
         }
-        all.extend(text.filter(|text| is_named || text.is_known()));
+        all.extend(text.filter(StepText::may_matter));
     }
-    all
+    Texts { all, is_cut }
 }
 
 /// What is in a folder that is watched.

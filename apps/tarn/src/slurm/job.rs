@@ -44,7 +44,12 @@ pub(super) fn about(job: Job) -> CliResult<About> {
         |id: &str, how: &str, what: &str| ask("squeue", &["-h", "-t", "all", "-j", id, how, what]);
     let said = squeue(&id, "-o", Facts::FORMAT)?;
     let Some(facts) = Facts::of(&said, job) else {
-        return shown(&ask("scontrol", &["-o", "show", "job", &id])?);
+        let show = |id: &str| ask("scontrol", &["-o", "show", "job", id]);
+        let said = show(&id)?;
+        return match task_shown(&said, job) {
+            Some(task) => shown(&show(&task)?),
+            None => shown(&said),
+        };
     };
     // Of an array that is named by its leading job's number there is a line of each task.
     let text = |name: &str| -> CliResult<String> {
@@ -155,6 +160,22 @@ const FIELDS: [&str; 10] = [
     "ArrayJobId",
     "AdminComment",
 ];
+
+/// What names the job alone, if `scontrol` shows an array of which it is a task: there is a record of each task. What a record begins with
+/// is Slurm's; a record is not cut out, because a name of a user's may have a line that looks like one.
+fn task_shown(said: &str, job: Job) -> Option<String> {
+    let mut records = said.lines().filter_map(|line| {
+        let mut words = line.strip_prefix("JobId=")?.split(' ');
+        (words.next()?.parse() == Ok(job)).then_some(words)
+    });
+    let (mut words, None) = (records.next()?, records.next()) else {
+        return None;
+    };
+    let array = words.next()?.strip_prefix("ArrayJobId=")?;
+    let task = words.next()?.strip_prefix("ArrayTaskId=")?;
+    let (array, task): (Job, u32) = (array.parse().ok()?, task.parse().ok()?);
+    (said.lines().count() > 1).then(|| format!("{array}_{task}"))
+}
 
 /// What `scontrol` shows of a job that `squeue` does not have. Names and comments are printed as their user has worded them, before and
 /// behind what is read here: where there are two fields of one name, nobody knows which is Slurm's.
@@ -488,6 +509,26 @@ mod tests {
         assert_eq!((&facts.required[..], facts.array), ("n1", Some(7)));
         assert_eq!(facts.alone, "7_4");
         assert_eq!(Facts::of("", 1), None);
+    }
+
+    #[test]
+    fn of_an_array_that_scontrol_shows_the_task_is_asked_for_alone() {
+        let record = |job, task| {
+            format!(
+                "JobId={job} ArrayJobId=11 ArrayTaskId={task} JobName=a WorkDir=/x NodeList=n{task} \n"
+            )
+        };
+        let said = [record(13, "2"), record(12, "1"), record(11, "3")].concat();
+        assert_eq!(task_shown(&said, 12).as_deref(), Some("11_1"));
+        assert_eq!(task_shown(&said, 11).as_deref(), Some("11_3"));
+        assert_eq!(task_shown(&said, 14), None);
+        assert_eq!(task_shown(&record(12, "1"), 12), None, "it is alone");
+        let rest = record(13, "2") + &record(11, "4-9%2");
+        assert_eq!(task_shown(&rest, 11), None);
+        // A name with a line that looks like a record.
+        let forged = said.clone() + &record(12, "2");
+        assert_eq!(task_shown(&forged, 12), None);
+        assert!(shown(&forged).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ const SET_IF: &[(&str, &[&str])] = &[
     ("SLURM_GPUS_ON_NODE", &["--gpus-per-node", "--gres"]),
 ];
 /// A variable, and where it is read first.
-pub(super) struct Unset<'s> {
+pub(crate) struct Unset<'s> {
     name: &'s str,
     at: Range<usize>,
     /// Python or R reads it by a call.
@@ -22,8 +22,9 @@ pub(super) struct Unset<'s> {
 }
 
 /// Those that are read without a default and set by nobody, each once.
-pub(super) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
+pub(crate) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
     let set = set_in("", text);
+    let asked = asked(text);
     let mut named = BTreeSet::new();
     let reads = reads(text).into_iter();
     let is_settled =
@@ -31,7 +32,7 @@ pub(super) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
     let open = reads.filter(move |read| !is_settled(read));
     let ours = open.filter(|read| is_of_scheduler(read.name));
     ours.filter(move |read| {
-        !is_set(text, read.name) && !set.contains(read.name) && named.insert(read.name)
+        !is_set(&asked, read.name) && !set.contains(read.name) && named.insert(read.name)
     })
     .map(|read| Unset {
         name: read.name,
@@ -40,22 +41,23 @@ pub(super) fn not_set(text: &str) -> impl Iterator<Item = Unset<'_>> {
     })
 }
 
-/// Whether tarn sets it.
-fn is_set(text: &str, name: &str) -> bool {
-    let options = || {
-        let lines = text.lines().filter(|line| line.starts_with("#SBATCH"));
-        lines.flat_map(str::split_whitespace)
-    };
+/// What the variables begin with for which the script has an option.
+fn asked(text: &str) -> Vec<&'static str> {
+    let lines = text.lines().filter(|line| line.starts_with("#SBATCH"));
+    let options: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     let is_said = |option: &&str| {
-        options().any(|word| {
+        options.iter().any(|word| {
             word.split('=').next() == Some(*option)
                 || (option.len() == 2 && word.starts_with(*option))
         })
     };
-    let asked = SET_IF
-        .iter()
-        .any(|(set, by)| name.starts_with(set) && by.iter().any(is_said));
-    SET.contains(&name) || asked
+    let said = SET_IF.iter().filter(|(_, by)| by.iter().any(is_said));
+    said.map(|(set, _)| *set).collect()
+}
+
+/// Whether tarn sets it.
+fn is_set(asked: &[&str], name: &str) -> bool {
+    SET.contains(&name) || asked.iter().any(|set| name.starts_with(set))
 }
 
 /// What is said of it.
