@@ -18,7 +18,9 @@ use lock::lock;
 use margin::Margin;
 use opened::Watched;
 use others::Others;
+use serde::Serialize;
 use stale::Stale;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -499,7 +501,10 @@ fn finish(
         write_page(path, &page)?;
     }
     let printed = if globals.json {
-        print::json(&summary)
+        print::json(&PrintedSummary {
+            summary: &summary,
+            state: state.0.to_string_lossy(),
+        })
     } else {
         print::text(&summary.to_string())
             .and_then(|()| out!("report    {}", report.unwrap_or(&own).display()))
@@ -542,6 +547,15 @@ fn finish(
             }
         }
     })
+}
+
+/// What `--json` prints at the end.
+#[derive(Serialize)]
+struct PrintedSummary<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    /// The state folder, absolute: for commands about this run, from any folder.
+    state: Cow<'a, str>,
 }
 
 /// Says where a run that has not ended well has put what was to be saved since it was last resumed, and whether that is all of it.

@@ -541,3 +541,21 @@ fn a_run_that_is_not_there_is_told_which_are() {
         site.tarn(words).exits(0).says("kept-1  done");
     }
 }
+
+#[test]
+fn options_that_benchmarks_do_not_have_are_refused() {
+    let site = Site::new("");
+    for words in [
+        ["--state", "x", "bench", "stage"],
+        ["--log", "info", "reproduce", "--help"],
+        ["--log-format", "json", "bench", "--help"],
+    ] {
+        let ran = site.tarn(&words).exits(2);
+        let option = format!("have no option {}", words[0]);
+        assert!(
+            ran.out.is_empty() && ran.err.contains(&option),
+            "{}",
+            ran.err
+        );
+    }
+}

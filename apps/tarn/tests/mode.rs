@@ -6,8 +6,10 @@ use common::{Ran, Site};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A node with modules: the tools that are played, and what they keep.
 struct Node {
@@ -257,6 +259,25 @@ fn a_command_that_fails_ends_it_and_the_next_try_goes_on() {
         .filter(|c| c.contains("destroy"))
         .count();
     assert_eq!(destroyed, 1);
+}
+
+/// Dataspaces are named where a tarnd serves; a tarnd that has gone is not waited for each time.
+#[test]
+fn a_socket_of_a_tarnd_that_has_gone_delays_nothing() {
+    let node = Node::whole();
+    node.site
+        .write("state/namespaces", "namespace0.0 fsdax 1073741824 pmem77\n");
+    let socket = node.site.path("socket");
+    drop(UnixListener::bind(&socket).expect("a socket"));
+    let begun = Instant::now();
+    // Each would wait for 5 s.
+    for _ in 0..12 {
+        let mut plan = node.command(&["plan", "2lm", "--destroy", "namespace0.0"]);
+        plan.env("TARN_SOCKET", &socket);
+        let planned = Ran::of(plan.output().expect("tarn starts")).exits(0);
+        assert!(planned.out.contains("nobody uses it"), "{}", planned.out);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(50));
 }
 
 /// A block device of this machine with a mounted file system, and where.

@@ -159,8 +159,8 @@ struct tarn_stats {
     uint64_t left;   /* nanoseconds until all that run have ended; UINT64_MAX while not known */
 };
 
-/* Connects to the tarnd at `socket`; NULL for that of $TARN_SOCKET. While none listens there, waits up to 5 s: it may be
- * starting. */
+/* Connects to the tarnd at `socket`; NULL for that of $TARN_SOCKET. While none listens there, waits up to 5 s, if
+ * the socket's folder exists: it may be starting. */
 int tarn_connect(const char *socket, struct tarn_connection **connection);
 /* The same for a job that is registered with tarnd. */
 int tarn_connect_job(const char *socket, uint64_t job, struct tarn_connection **connection);

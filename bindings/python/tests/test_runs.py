@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import time
 import unittest
 
 import tarn
+from tarn._command import Output
+from tarn.errors import WorkflowFailedError
+from tarn.runs import finish
 
 ROOT = sys.argv.pop(1)
 WORDS = """
@@ -135,6 +139,39 @@ class Runs(Place):
         self.failed(tarn.WorkflowFailedError, tarn.ExitCode.WORKFLOW_FAILED, tarn.resume)
         self.write("ready", "")
         self.assertEqual(tarn.resume("words-1").outcome, "done")
+
+    def test_scripts_of_another_folder_that_fail_are_named(self):
+        script = '#!/bin/bash\n#TARN name = "ww"\nexit {}\n'
+        self.write("a/other.sh", script.format(55))
+        self.write("a/one.sh", script.format(44))
+        self.write("b/one.sh", script.format(44))
+        fails = tarn.WorkflowFailedError, tarn.ExitCode.WORKFLOW_FAILED, tarn.run
+        # Another run of this name has its state beside a script, and what follows has it here.
+        os.chdir("a")
+        self.failed(*fails, "other.sh", **self.here)
+        os.chdir("..")
+        for path in ("a/one.sh", "b/one.sh"):
+            error = self.failed(*fails, path, **self.here)
+            self.assertRegex(error.message, r"\bone: .*44")
+            self.assertNotIn("55", error.message)
+            self.assertEqual(error.summary.raw["state"], os.path.abspath(".tarn"))
+        self.assertFalse(os.path.exists("b/.tarn"))
+
+    def test_a_run_whose_state_cannot_be_read_afterwards_has_failed(self):
+        error = WorkflowFailedError(tarn.ExitCode.WORKFLOW_FAILED, "words-1 failed", None)
+        done = tarn.run("words.toml", **self.here)
+        for state in ({"state": os.path.abspath("nowhere")}, {}):
+            raw = {name: value for name, value in done.raw.items() if name != "state"} | state
+            output = Output([raw], "", error)
+            with self.assertRaises(WorkflowFailedError) as caught:
+                finish(output)
+            self.assertEqual(caught.exception.message, "words-1 failed")
+            self.assertEqual(caught.exception.summary.run, done.run)
+
+    def test_no_files_are_no_workflow(self):
+        for call in (tarn.run, tarn.plan):
+            error = self.failed(tarn.InvalidError, tarn.ExitCode.USAGE, call, [])
+            self.assertIn("empty", error.message)
 
     def test_wrong_words_are_told(self):
         self.write("bad.toml", WORDS.replace('name = "count"', 'name = "count"\nrestart = "fti"'))

@@ -8,7 +8,7 @@ mod socket;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use socket::{is_not_listening, listening};
+use socket::{is_not_listening, listening, may_appear};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -105,16 +105,32 @@ impl Client {
         Self::connect(path.as_ref(), None)
     }
 
-    /// Connects, for a job if there is one. While nobody listens there, waits up to [`STARTING`]; while tarnd has as many connections as
-    /// it takes, up to [`CROWDED`].
+    /// Connects, for a job if there is one. While nobody listens there, waits up to [`STARTING`] if the socket's folder exists; while
+    /// tarnd has as many connections as it takes, up to [`CROWDED`].
     ///
     /// # Errors
     /// When nobody has listened there, or this user or process is refused.
     pub fn connect(path: &Path, job: Option<JobId>) -> Result<Self> {
+        let starting = match may_appear(path) {
+            true => STARTING,
+            false => Duration::ZERO,
+        };
+        Self::connect_within(path, job, starting)
+    }
+
+    /// The same, but for no job, and does not wait for a tarnd that does not listen.
+    ///
+    /// # Errors
+    /// As of [`Client::connect`].
+    pub fn connect_running(path: &Path) -> Result<Self> {
+        Self::connect_within(path, None, Duration::ZERO)
+    }
+
+    fn connect_within(path: &Path, job: Option<JobId>, starting: Duration) -> Result<Self> {
         let until = Instant::now() + CROWDED;
         let mut pause = BETWEEN.0;
         loop {
-            match Self::connect_once(path, job) {
+            match Self::connect_once(path, job, starting) {
                 Err(why) if why.code == Code::Busy && Instant::now() + pause < until => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(BETWEEN.1);
@@ -124,11 +140,12 @@ impl Client {
         }
     }
 
-    fn connect_once(path: &Path, job: Option<JobId>) -> Result<Self> {
-        let fd = listening(path, STARTING).map_err(|e| {
-            let waited = match is_not_listening(e) {
-                true => format!(" (waited {} s): is tarnd running?", STARTING.as_secs()),
-                false => String::new(),
+    fn connect_once(path: &Path, job: Option<JobId>, starting: Duration) -> Result<Self> {
+        let fd = listening(path, starting).map_err(|e| {
+            let waited = match (is_not_listening(e), starting.as_secs()) {
+                (true, 0) => ": is tarnd running?".to_owned(),
+                (true, seconds) => format!(" (waited {seconds} s): is tarnd running?"),
+                (false, _) => String::new(),
             };
             let text = format!("cannot connect to tarnd at {}: {e}{waited}", path.display());
             Refusal::new(Code::Lost, text)
@@ -655,6 +672,19 @@ mod tests {
         encode(VERSION, 0, &refusal, &mut packet).unwrap();
         send_packet(&there, &packet, None, SendFlags::empty()).unwrap();
         client
+    }
+
+    #[test]
+    fn nobody_is_waited_for_who_cannot_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let no_folder = Client::connect(&folder.path().join("none/socket"), None);
+        let none_running = Client::connect_running(&folder.path().join("socket"));
+        for connected in [no_folder, none_running] {
+            let why = connected.unwrap_err();
+            assert_eq!(why.code, Code::Lost);
+            assert!(why.text.contains("is tarnd running?"), "{}", why.text);
+            assert!(!why.text.contains("waited"), "{}", why.text);
+        }
     }
 
     #[test]

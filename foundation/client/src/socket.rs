@@ -25,6 +25,15 @@ pub(super) fn is_not_listening(e: Errno) -> bool {
     matches!(e, Errno::NOENT | Errno::CONNREFUSED)
 }
 
+/// Whether a socket may come to be there: tarnd makes no folder for its own.
+pub(super) fn may_appear(path: &Path) -> bool {
+    let folder = path.parent().map(|folder| match folder.as_os_str() {
+        here if here.is_empty() => Path::new("."),
+        _ => folder,
+    });
+    folder.is_some_and(Path::is_dir)
+}
+
 /// A socket connected to it, as soon as somebody listens there.
 pub(super) fn listening(path: &Path, timeout: Duration) -> std::result::Result<OwnedFd, Errno> {
     let until = Instant::now() + timeout;
@@ -50,6 +59,14 @@ pub(super) fn listening(path: &Path, timeout: Duration) -> std::result::Result<O
 mod tests {
     use super::*;
     use rustix::net::{bind, listen};
+
+    #[test]
+    fn a_socket_comes_only_where_its_folder_is() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(may_appear(&folder.path().join("socket")));
+        assert!(may_appear(Path::new("socket")));
+        assert!(!may_appear(&folder.path().join("none/socket")));
+    }
 
     #[test]
     fn a_tarnd_that_is_starting_is_waited_for() {

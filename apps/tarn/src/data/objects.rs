@@ -65,15 +65,18 @@ pub(super) fn put(
     key: &str,
     (about, encrypt): (&str, bool),
 ) -> CliResult {
-    let context = || format!("cannot read {}", path.display());
+    let unreadable = || format!("cannot read {}", path.display());
     // A FIFO without a writer is not waited for.
     let mut file = File::options()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
         .open(path)
-        .with_context(context)
+        .with_context(unreadable)
         .exit(Exit::NotFound)?;
-    let meta = file.metadata().with_context(context).exit(Exit::NotFound)?;
+    let meta = file
+        .metadata()
+        .with_context(unreadable)
+        .exit(Exit::NotFound)?;
     if !meta.is_file() {
         return Err(CliError::new(
             Exit::Usage,
@@ -86,10 +89,10 @@ pub(super) fn put(
     }
     let mut draft = store.create(key, meta.len()).map_err(failed)?;
     let read = file.read_exact(draft.bytes());
-    read.with_context(context).exit(Exit::NotFound)?;
+    read.with_context(unreadable).exit(Exit::NotFound)?;
     if file
         .read(&mut [0])
-        .with_context(context)
+        .with_context(unreadable)
         .exit(Exit::NotFound)?
         > 0
     {

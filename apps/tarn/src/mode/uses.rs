@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use tarn_client::Client;
 use tarn_memory_modes::{Mount, Use, UseKind, mounts, swaps};
 
 /// Programs that are named of one device: who ends them needs to see some, not all.
@@ -144,7 +145,9 @@ fn open_in(devices: &BTreeSet<String>) -> BTreeMap<&str, Vec<(u32, String)>> {
 
 /// Dataspaces of the tarnd that `$TARN_SOCKET` names, with their folders. Others are seen as mounts and open devices.
 fn dataspaces() -> Vec<(String, PathBuf)> {
-    let spaces = tarn_client::Client::from_env().and_then(|client| client.spaces());
+    let socket = std::env::var_os(tarn_client::SOCKET);
+    let client = socket.and_then(|path| Client::connect_running(Path::new(&path)).ok());
+    let spaces = client.and_then(|client| client.spaces().ok());
     let all = spaces.unwrap_or_default().into_iter();
     all.map(|s| (s.name, PathBuf::from(OsString::from_vec(s.root.0))))
         .collect()

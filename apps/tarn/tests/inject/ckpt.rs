@@ -55,7 +55,7 @@ fn commits(site: &Site, generation: u64) {
 }
 
 /// A first version that is on the tier and outside, and a second one that is in memory only.
-fn two() -> Site {
+pub(crate) fn two() -> Site {
     let site = Site::new("");
     fs::create_dir(site.path("store")).unwrap();
     fs::create_dir(site.path("memory")).unwrap();

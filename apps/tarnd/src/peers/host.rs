@@ -103,7 +103,8 @@ impl Host {
             return Ok(client);
         }
         // Not under the lock: the server's thread, which answers, must be able to say that it ends.
-        let made = Arc::new(Client::connect(&self.socket, None)?);
+        // It listens, or ends.
+        let made = Arc::new(Client::connect_running(&self.socket)?);
         let mut client = lock(&self.client);
         let known = client.as_mut().map_err(|()| ends())?;
         *known = Some(Arc::clone(&made));
@@ -395,4 +396,23 @@ pub(crate) fn handed(own: &str, task: &tarn_tasks::Task) -> Option<(String, Task
         ..task.spec.clone()
     };
     Some((node, spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tarnd_that_ends_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = "0123456789abcdef".repeat(4);
+        let file = format!("key = \"{key}\"\n[nodes.a]\naddress = \"a:7000\"\n");
+        let peers = Peers::parse(&file, "a").unwrap();
+        let host = Host::new(&peers, &folder.path().join("socket"));
+        let why = host.client().unwrap_err();
+        assert!(
+            why.code == Code::Lost && !why.text.contains("waited"),
+            "{why:?}"
+        );
+    }
 }

@@ -131,7 +131,7 @@ def put(
     output = _command.call(["data", "put"], words, [path, name], state=state, check=False)
     if output.error is None and not output.lines:
         return None
-    return finish(output, state)
+    return finish(output)
 
 
 def get(dataset: str, dest: Path, *, run: str | None = None, state: Path | None = None) -> None:

@@ -6,7 +6,7 @@ command's exit code. `run`, `resume` and `tarn.data.put` return when the run has
 stops it in good order, and `resume` continues it.
 
 Without `state`, the state folder is $TARN_STATE, or `.tarn` beside the workflow file (`run`,
-`plan`) or in the current folder.
+`plan`) or in the current folder (sbatch scripts, and all other functions).
 
 Examples
 --------
@@ -52,7 +52,7 @@ from typing import Any, Literal
 from . import _command
 from ._command import Output, Path, option
 from ._results import Decision, Plan, RunStatus, Summary
-from .errors import InternalError, ExitCode, WorkflowFailedError
+from .errors import Error, ExitCode, InternalError, InvalidError, WorkflowFailedError
 
 Verify = Literal["none", "copy", "readback"]
 Record = dict[str, Any]
@@ -98,10 +98,14 @@ def _options(
 
 
 def _files(workflow: Path | Iterable[Path]) -> list[Path]:
-    return [workflow] if isinstance(workflow, (str, os.PathLike)) else list(workflow)
+    files = [workflow] if isinstance(workflow, (str, os.PathLike)) else list(workflow)
+    if not files:
+        hint = "name a workflow file, or at least one sbatch script"
+        raise InvalidError(ExitCode.USAGE, "there is no workflow: the list of files is empty", hint)
+    return files
 
 
-def finish(output: Output, state: Path | None) -> Summary:
+def finish(output: Output) -> Summary:
     """The summary of a run that has ended; raises if it has not ended well."""
     found = [line for line in output.lines if "makespan_ns" in line]
     summary = Summary._of(found[-1], output.notes) if found else None
@@ -111,11 +115,22 @@ def finish(output: Output, state: Path | None) -> Summary:
             raise InternalError(ExitCode.INTERNAL, "tarn has printed no summary of its run")
         return summary
     if isinstance(error, WorkflowFailedError) and summary is not None:
-        failures = status(summary.run, state=state).failures[:_NAMED_FAILURES]
-        why = [f"{failure.what}: {failure.message}" for failure in failures]
+        why = _failures(summary)
         error = WorkflowFailedError(error.code, "\n".join([error.message, *why]), error.hint)
         error.summary = summary
     raise error
+
+
+def _failures(summary: Summary) -> list[str]:
+    """What failed in a run, a line each; none where its state cannot be read."""
+    state = summary.raw.get("state")
+    if state is None:
+        return []
+    try:
+        failures = status(summary.run, state=state).failures
+    except Error:
+        return []
+    return [f"{failure.what}: {failure.message}" for failure in failures[:_NAMED_FAILURES]]
 
 
 def run(
@@ -191,18 +206,10 @@ def run(
         nodes, tiers, local, transport, policy, verify, cache, fail_fast,
         [*option("--report", None if report is None else os.fspath(report)), *options],
     )
-    files = _files(workflow)
     output = _command.call(
-        ["run"], words, files, state=state, on_record=on_record, check=False
+        ["run"], words, _files(workflow), state=state, on_record=on_record, check=False
     )
-    return finish(output, _beside(files[0], state))
-
-
-def _beside(file: Path, state: Path | None) -> Path | None:
-    """The state folder of a run of this file, for commands that do not name the file."""
-    if state is not None or os.environ.get("TARN_STATE"):
-        return state
-    return os.path.join(os.path.dirname(os.path.abspath(file)), ".tarn")
+    return finish(output)
 
 
 def plan(
@@ -272,7 +279,7 @@ def resume(
     output = _command.call(
         ["resume"], words, _named(run), state=state, on_record=on_record, check=False
     )
-    return finish(output, state)
+    return finish(output)
 
 
 def _named(run: str | None) -> list[Path]:

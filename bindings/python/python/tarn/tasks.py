@@ -481,7 +481,7 @@ class Connection:
 def connect(
     socket: str | bytes | os.PathLike[str] | None = None, job: int | None = None
 ) -> Connection:
-    """Connects to tarnd; waits up to 5 s for one that is starting.
+    """Connects to tarnd; waits up to 5 s for one that is starting, if the socket's folder exists.
 
     Parameters
     ----------
