@@ -1,8 +1,8 @@
 //! `tarn bench` and `tarn reproduce`: the program `tarn-bench`, which is installed beside this one.
 
 use crate::args::Cli;
-use crate::globals::Globals;
 use crate::error::{CliError, CliResult, ExitWith};
+use crate::globals::Globals;
 use clap::parser::ValueSource;
 use clap::{Args, Command as Parsed, CommandFactory};
 use std::ffi::OsString;
@@ -36,7 +36,7 @@ pub(crate) fn start(globals: &Globals, first: &[&str], words: &[OsString]) -> Cl
 /// The first option on this command line that tarn-bench does not have. Those from the environment are for other commands.
 fn not_for_it(words: impl Iterator<Item = OsString>) -> Option<String> {
     let matches = Cli::command().try_get_matches_from(words).ok()?;
-    let options = Context::augment_args(Parsed::new(""));
+    let options = Globals::augment_args(Parsed::new(""));
     let mut options = options.get_arguments().filter(|option| {
         let source = matches.value_source(option.get_id().as_str());
         option.get_id() != SHARED && source == Some(ValueSource::CommandLine)

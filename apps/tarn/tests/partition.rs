@@ -57,3 +57,40 @@ fn partitions_are_made_listed_resized_and_taken_away() {
         .exits(7)
         .says("TARN_SOCKET");
 }
+
+/// A partition of zeros may be somebody's data, whatever its size.
+#[test]
+fn an_import_leaves_partitions_alone_that_it_did_not_make() {
+    use std::os::unix::fs::MetadataExt;
+    let site = Site::new("");
+    let mut content = b"\x89HDF\r\n\x1a\n".to_vec();
+    content.resize(300_000, 1);
+    std::fs::write(site.path("new.h5"), &content).unwrap();
+    let state = |name: &str| {
+        let path = site.path(&format!("tier/{name}.partition"));
+        (path.metadata().unwrap().ino(), std::fs::read(path).unwrap())
+    };
+    let names = || std::fs::read_dir(site.path("tier")).unwrap().count();
+    let import = |to: &str| site.tarn(&["h5", "import", "new.h5", to, "--block", "64 KiB"]);
+    let single = content.len() as u64 + 4096;
+    // Of three: as many blocks as there are of the file in each, and one for the header.
+    let each = (1 + content.len().div_ceil(3 * 65_536)) * 65_536;
+    for (size, name, to) in [
+        (single, "p", "./tier/p"),
+        (each as u64, "b", "./tier/a,./tier/b,./tier/c"),
+    ] {
+        let own = format!("./tier/{name}");
+        site.tarn(&["partition", "create", &own, &format!("{size} B")])
+            .exits(0);
+        let (before, count) = (state(name), names());
+        import(to).exits(1).says("is there already");
+        assert!(state(name) == before, "{to}");
+        assert_eq!(names(), count, "{to}");
+        site.tarn(&["partition", "rm", &own]).exits(0);
+        import(to).exits(0);
+        // Nor is a whole file replaced.
+        let before = state(name);
+        import(to).exits(1).says("is there already");
+        assert!(state(name) == before, "{to}");
+    }
+}

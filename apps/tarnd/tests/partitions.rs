@@ -56,6 +56,28 @@ fn used(client: &Client) -> u64 {
 }
 
 #[test]
+fn one_is_made_with_what_it_begins_with() {
+    use std::os::unix::fs::FileExt;
+    let daemon = Daemon::start(&[]);
+    let client = daemon.client();
+    let make = |first: &[u8]| {
+        let first = first.to_owned();
+        let how = Allocation::MakeWith { first };
+        allocate(&client, fast(&file("field")), MIB, how)
+    };
+    let refused = make(&[1; 4097]).unwrap_err();
+    assert_eq!(refused.code, Code::Invalid, "{refused}");
+    make(b"first").unwrap();
+    assert_eq!(make(b"other").unwrap_err().code, Code::Exists);
+    let lent = std::fs::File::from(open(&client, "field", false).unwrap());
+    let mut read = [0; 6];
+    lent.read_exact_at(&mut read, HEAD).unwrap();
+    assert_eq!(&read, b"first\0");
+    drop(lent);
+    delete(&client, "field").unwrap();
+}
+
+#[test]
 fn one_is_made_lent_grown_and_taken_away_and_its_room_is_counted() {
     let daemon = Daemon::start(&[]);
     let client = daemon.client();

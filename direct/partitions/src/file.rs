@@ -37,15 +37,28 @@ pub(crate) enum Others {
     None,
 }
 
+/// What a new partition is to be.
+pub(crate) struct New<'a> {
+    /// Bytes that it is written by; 0: it is mapped. None: as its medium is.
+    pub(crate) unit: Option<u32>,
+    pub(crate) grants: Vec<Grant>,
+    /// What its data begins with, before zeros.
+    pub(crate) first: &'a [u8],
+}
+
 /// Makes a partition. It has its name once it is whole.
 pub(crate) fn make(
     folder: &Folder,
     name: &str,
     size: u64,
-    unit: Option<u32>,
     owner: u32,
-    grants: Vec<Grant>,
+    how: New<'_>,
 ) -> Result<(), Refusal> {
+    let New {
+        unit,
+        grants,
+        first,
+    } = how;
     if unit.is_some_and(|unit| unit != 0 && !is_unit(unit)) {
         let text = format!(
             "a unit is a power of two of {MIN_UNIT} to {MAX_UNIT} bytes, or 0 where the partition is to be mapped"
@@ -55,6 +68,10 @@ pub(crate) fn make(
     whole(size, 0)?;
     if grants.len() > MAX_GRANTS {
         let text = format!("an access list has at most {MAX_GRANTS} lines");
+        return Err(Refusal::new(Code::Invalid, text));
+    }
+    if first.len() as u64 > size {
+        let text = format!("{} bytes are more than {size}", first.len());
         return Err(Refusal::new(Code::Invalid, text));
     }
     let path = folder.path_of(name);
@@ -81,14 +98,16 @@ pub(crate) fn make(
     };
     let size = whole(size, unit)?;
     // Slots are before the data.
-    let first = match unit {
+    let from = match unit {
         0 => DATA,
         _ => 0,
     };
-    reserve(&file, first, DATA + size).map_err(refused("reserve the space of", &path))?;
+    reserve(&file, from, DATA + size).map_err(refused("reserve the space of", &path))?;
     if unit > 0 {
         clear_slots(&file, &path).map_err(unusable)?;
     }
+    // The header's sync is this one's, too.
+    write_all(&file, first, DATA).map_err(refused("write", &path))?;
     let mut identity = [0; 16];
     rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
         .map_err(refused("name", &path))?;
@@ -281,16 +300,19 @@ pub(crate) fn resize(
     Ok(written)
 }
 
+fn write_all(file: &OwnedFd, bytes: &[u8], at: u64) -> rustix::io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        done += pwrite(file, &bytes[done..], at + done as u64)?;
+    }
+    Ok(())
+}
+
 /// Makes both copies of the header say the same, one after the other; the second is what holds then.
 fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal> {
     let both = [header.clone(), header.again()];
     for header in &both {
-        let copy = header.encode();
-        let mut done = 0;
-        while done < copy.len() {
-            let at = header.place() + done as u64;
-            done += pwrite(file, &copy[done..], at).map_err(refused("write", path))?;
-        }
+        write_all(file, &header.encode(), header.place()).map_err(refused("write", path))?;
         fdatasync(file).map_err(refused("sync", path))?;
     }
     let [_, last] = both;

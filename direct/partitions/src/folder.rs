@@ -1,6 +1,6 @@
 //! Folders of partitions, and the names in them.
 
-use crate::file::{self, Others};
+use crate::file::{self, New, Others};
 use crate::{Code, Info, Refusal};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, open};
@@ -51,7 +51,31 @@ impl Folder {
         owner: u32,
         grants: Vec<Grant>,
     ) -> Result<(), Refusal> {
-        file::make(self, sound(name)?, size, unit, owner, grants)
+        let how = New {
+            unit,
+            grants,
+            first: &[],
+        };
+        file::make(self, sound(name)?, size, owner, how)
+    }
+
+    /// Makes a partition that begins with these bytes once it has its name; it is its user's alone, and used as its medium is.
+    ///
+    /// # Errors
+    /// As [`Folder::create`], and `INVALID` for more bytes than it has.
+    pub fn create_with(
+        &self,
+        name: &str,
+        size: u64,
+        owner: u32,
+        first: &[u8],
+    ) -> Result<(), Refusal> {
+        let how = New {
+            unit: None,
+            grants: Vec::new(),
+            first,
+        };
+        file::make(self, sound(name)?, size, owner, how)
     }
 
     /// Takes a partition away.

@@ -135,6 +135,28 @@ impl Partition {
         Self::make(path, size, Some(unit), grants)
     }
 
+    /// Makes a partition that begins with these bytes, at most 4096, from the moment it has its name; zeros are behind them. It is its
+    /// user's alone.
+    ///
+    /// # Errors
+    /// As [`Partition::create`], and `INVALID` for too many bytes.
+    pub fn create_with(path: &Path, size: u64, first: &[u8]) -> Result<(), Refusal> {
+        match Name::of(path)? {
+            Name::Path(path) => {
+                let (folder, name) = divide(path)?;
+                let owner = rustix::process::geteuid().as_raw();
+                folder.create_with(name, size, owner, first)
+            }
+            Name::Space(within) => within.done(|at| Kind::Allocate {
+                at,
+                bytes: size,
+                how: Allocation::MakeWith {
+                    first: first.to_owned(),
+                },
+            }),
+        }
+    }
+
     fn make(path: &Path, size: u64, unit: Option<u32>, grants: Vec<Grant>) -> Result<(), Refusal> {
         match Name::of(path)? {
             Name::Path(path) => {

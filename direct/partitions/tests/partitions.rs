@@ -626,3 +626,23 @@ fn what_lies_behind_the_end_is_nobodys_and_is_gone_when_it_grows() {
     hands.region = hands.queue.register(&partition, MIB, MIB, false).unwrap();
     assert_eq!(hands.read(0, 8).unwrap(), [0; 8]);
 }
+
+#[test]
+fn one_begins_with_what_it_is_made_with_and_is_refused_where_that_is_too_much() {
+    for folder in [memory(), tempfile::tempdir().expect("a folder")] {
+        let path = folder.path().join("field");
+        let first: Vec<u8> = (1..=100).collect();
+        Partition::create_with(&path, MIB, &first).expect("room");
+        let taken = Partition::create_with(&path, MIB, &[7]).unwrap_err();
+        assert_eq!(taken.code, Code::Exists);
+        let file = std::fs::read(folder.path().join("field.partition")).unwrap();
+        let data = &file[tarn_partitions::HEAD as usize..];
+        assert_eq!(data.len() as u64, MIB);
+        assert_eq!(data[..100], first[..]);
+        assert!(data[100..].iter().all(|byte| *byte == 0));
+        let more = folder.path().join("more");
+        let refused = Partition::create_with(&more, 4096, &[1; 4097]).unwrap_err();
+        assert_eq!(refused.code, Code::Invalid);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -19,7 +19,8 @@ pub use message::{
 pub use packet::{Packet, PacketError, decode, encode, versions};
 pub use peer::{Ask, PEER_VERSION, Said, pack, unpack};
 pub use task::{
-    Allocation, Checksum, End, Kind, Outcome, Place, Refusal, State, Status, TaskSpec, Verify,
+    Allocation, Checksum, End, Kind, MAX_FIRST, Outcome, Place, Refusal, State, Status, TaskSpec,
+    Verify,
 };
 
 /// A task's id: never given twice by one tarnd, restarts included.

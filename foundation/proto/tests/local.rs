@@ -39,6 +39,7 @@ fn allocation() -> impl Strategy<Value = Allocation> {
             .prop_map(|(grants, unit)| Allocation::Make { grants, unit }),
         Just(Allocation::Resize),
         Just(Allocation::Grow),
+        vec(any::<u8>(), 0..9).prop_map(|first| Allocation::MakeWith { first }),
     ]
 }
 

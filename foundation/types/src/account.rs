@@ -1,8 +1,13 @@
 //! Accounts of what is taken and given back: bytes, cores, counts. An account that would go below zero, or beyond its type, is a fault of
-//! tarn and panics: what was given back twice is not hidden by a clamp. (Time saturates; it is no account.)
+//! tarn: debug builds, and so all tests, panic. A release build stays at the limit, so that no run is stopped by it, nor each resume of
+//! that run. (Time saturates; it is no account.)
 
 /// A number that things are taken from and given back to.
 pub trait Account: Sized + Copy {
+    /// The most that its type holds.
+    const MOST: Self;
+    /// None of it.
+    const NONE: Self;
     /// The sum, if it can be held.
     fn plus(self, amount: Self) -> Option<Self>;
     /// The difference, if it is not below zero.
@@ -12,6 +17,8 @@ pub trait Account: Sized + Copy {
 macro_rules! accounts {
     ($($number:ty),*) => { $(
         impl Account for $number {
+            const MOST: Self = Self::MAX;
+            const NONE: Self = 0;
             fn plus(self, amount: Self) -> Option<Self> {
                 self.checked_add(amount)
             }
@@ -26,7 +33,7 @@ accounts!(u32, u64, usize);
 /// Adds to an account.
 ///
 /// # Panics
-/// When the sum is larger than its type can hold.
+/// In a debug build, when the sum is larger than its type can hold.
 ///
 /// # Examples
 /// ```
@@ -36,16 +43,18 @@ accounts!(u32, u64, usize);
 /// ```
 #[track_caller]
 pub fn add<T: Account + std::fmt::Display>(account: &mut T, amount: T, of: &str) {
-    match account.plus(amount) {
-        Some(sum) => *account = sum,
-        None => panic!("{of}: {amount} more than {account} cannot be counted"),
-    }
+    let sum = account.plus(amount);
+    debug_assert!(
+        sum.is_some(),
+        "{of}: {amount} more than {account} cannot be counted"
+    );
+    *account = sum.unwrap_or(T::MOST);
 }
 
 /// Takes from an account.
 ///
 /// # Panics
-/// When it has less than that: what is given back was not taken, or was given back before.
+/// In a debug build, when it has less than that: what is given back was not taken, or was given back before.
 ///
 /// # Examples
 /// ```
@@ -55,10 +64,12 @@ pub fn add<T: Account + std::fmt::Display>(account: &mut T, amount: T, of: &str)
 /// ```
 #[track_caller]
 pub fn sub<T: Account + std::fmt::Display>(account: &mut T, amount: T, of: &str) {
-    match account.minus(amount) {
-        Some(rest) => *account = rest,
-        None => panic!("{of}: {amount} cannot be taken from {account}"),
-    }
+    let rest = account.minus(amount);
+    debug_assert!(
+        rest.is_some(),
+        "{of}: {amount} cannot be taken from {account}"
+    );
+    *account = rest.unwrap_or(T::NONE);
 }
 
 #[cfg(test)]
@@ -73,12 +84,14 @@ mod tests {
         assert_eq!(cores, 4);
     }
 
+    #[cfg(debug_assertions)]
     #[test]
     #[should_panic(expected = "bytes reserved: 2 cannot be taken from 1")]
     fn an_account_never_goes_below_zero() {
         sub(&mut 1u64, 2, "bytes reserved");
     }
 
+    #[cfg(debug_assertions)]
     #[test]
     #[should_panic(expected = "cannot be counted")]
     fn an_account_never_wraps() {

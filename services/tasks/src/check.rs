@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tarn_proto::local::{
-    Allocation, Code, Kind, MAX_AFTER, PathBytes, Place, Refusal, SpaceSpec, TaskSpec, Uid,
+    Allocation, Code, Kind, MAX_AFTER, MAX_FIRST, PathBytes, Place, Refusal, SpaceSpec, TaskSpec,
+    Uid,
 };
 use tarn_types::bounds::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 use tarn_types::grant::MAX_GRANTS;
@@ -185,6 +186,13 @@ impl Core {
                 {
                     return Err(invalid(format!(
                         "an access list has at most {MAX_GRANTS} lines"
+                    )));
+                }
+                if let Allocation::MakeWith { first } = how
+                    && first.len() > MAX_FIRST
+                {
+                    return Err(invalid(format!(
+                        "a partition is made with at most {MAX_FIRST} bytes of data"
                     )));
                 }
                 if !matches!(at, Place::Space { .. } | Place::Node { .. }) {

@@ -5,7 +5,7 @@ use crate::remove::remove;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags, flock,
-    fsetxattr, fstat, ftruncate, ioctl_ficlone, lstat, mkdirat, openat, renameat_with, seek,
+    fsetxattr, fstat, ftruncate, ioctl_ficlone, lstat, mkdirat, openat, renameat_with, rmdir, seek,
     unlinkat,
 };
 use rustix::io::{Errno, pwrite};
@@ -35,21 +35,41 @@ pub(crate) fn capabilities(folder: &Path) -> Result<TreeCapabilities> {
 /// A folder to try things out in, for as long as its lock is held. One that a killed process has left is used again, so that no more
 /// than that stays.
 fn scratch(folder: &Path) -> std::result::Result<(PathBuf, Option<OwnedFd>), Errno> {
+    scratch_locked_by(folder, |open| {
+        flock(open, FlockOperation::NonBlockingLockExclusive)
+    })
+}
+
+fn scratch_locked_by(
+    folder: &Path,
+    lock: impl Fn(&OwnedFd) -> std::result::Result<(), Errno>,
+) -> std::result::Result<(PathBuf, Option<OwnedFd>), Errno> {
     for number in 0..NAMES {
         let scratch = folder.join(format!(".tarn-probe-{number}"));
-        match mkdirat(CWD, &scratch, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match mkdirat(CWD, &scratch, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(e) => return Err(e),
-        }
-        match take(&scratch) {
+        };
+        match take(&scratch, &lock) {
             Ok(lock) => return Ok((scratch, Some(lock))),
-            // Another process or user has it, or has just taken it away.
-            Err(Errno::WOULDBLOCK | Errno::NOENT | Errno::ACCESS | Errno::EXIST) => {}
-            Err(e) if number == 0 && e != Errno::IO => break,
-            Err(e) => return Err(e),
+            // Another process has it, or has just taken it away.
+            Err(Errno::WOULDBLOCK | Errno::NOENT) => {}
+            Err(e) => {
+                if is_new {
+                    let _ = rmdir(&scratch);
+                }
+                if matches!(e, Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO) {
+                    return Err(e);
+                }
+                if is_new {
+                    break;
+                }
+                // Another user's, or no folder.
+            }
         }
     }
-    // Where there are no locks.
+    // Where there are no locks, or others have all of them.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let unique = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let scratch = folder.join(format!(".tarn-probe-{}-{}", unique.0, unique.1));
@@ -58,10 +78,13 @@ fn scratch(folder: &Path) -> std::result::Result<(PathBuf, Option<OwnedFd>), Err
 }
 
 /// Locks a scratch folder that is still there and empties it.
-fn take(scratch: &Path) -> std::result::Result<OwnedFd, Errno> {
+fn take(
+    scratch: &Path,
+    lock: impl Fn(&OwnedFd) -> std::result::Result<(), Errno>,
+) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = openat(CWD, scratch, flags, Mode::empty())?;
-    flock(&open, FlockOperation::NonBlockingLockExclusive)?;
+    lock(&open)?;
     let (locked, named) = (fstat(&open)?, lstat(scratch)?);
     if (locked.st_dev, locked.st_ino) != (named.st_dev, named.st_ino) {
         return Err(Errno::NOENT);
@@ -122,5 +145,41 @@ mod tests {
         std::fs::remove_dir(second).unwrap();
         capabilities(folder.path()).unwrap();
         assert_eq!(names(), 0);
+    }
+
+    #[test]
+    fn nothing_stays_where_there_are_no_locks() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || std::fs::read_dir(&folder).unwrap().count();
+        // As Lustre says it, NFS, and others.
+        for e in [Errno::NOSYS, Errno::BADF, Errno::OPNOTSUPP, Errno::NOLCK] {
+            let (scratch, lock) = scratch_locked_by(folder.path(), |_| Err(e)).unwrap();
+            assert!(lock.is_none());
+            assert_eq!(names(), 1, "{e}");
+            std::fs::remove_dir(scratch).unwrap();
+        }
+        for e in [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO] {
+            let failed = scratch_locked_by(folder.path(), |_| Err(e));
+            assert_eq!(failed.unwrap_err(), e);
+            assert_eq!(names(), 0, "{e}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_no_folders_of_this_user_are_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |number: u32| folder.path().join(format!(".tarn-probe-{number}"));
+        let (_, _lock) = scratch(folder.path()).unwrap();
+        std::fs::write(name(1), "mine").unwrap();
+        std::os::unix::fs::symlink("nowhere", name(2)).unwrap();
+        let (found, lock) = scratch(folder.path()).unwrap();
+        assert_eq!((found, lock.is_some()), (name(3), true));
+        assert_eq!(std::fs::read(name(1)).unwrap(), b"mine");
+        // Nor do they keep those out who find nothing else.
+        for number in 4..NAMES {
+            std::fs::write(name(number), "").unwrap();
+        }
+        let (found, lock) = scratch(folder.path()).unwrap();
+        assert!(found.is_dir() && lock.is_none());
     }
 }

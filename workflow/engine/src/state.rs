@@ -529,7 +529,8 @@ impl State {
 
     fn unpin(&mut self, part: PartRef, at: &Place) {
         if let Some(r) = self.data.replica_mut(part, at) {
-            sub(&mut r.pins, 1, "pins of a replica");
+            // It may be another one than was pinned: that was lost, and has come anew.
+            r.pins = r.pins.saturating_sub(1);
         }
         self.data.to_check.insert(part);
     }

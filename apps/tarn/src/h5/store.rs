@@ -188,11 +188,6 @@ impl Store {
     pub(super) fn hold(&self) -> Result<(), Refusal> {
         self.partition.lock(Hold::Alone)
     }
-
-    /// Bytes of the partition.
-    pub(super) fn size(&self) -> Result<u64, Refusal> {
-        self.partition.size()
-    }
 }
 
 /// Where a file begins in its partitions.

@@ -1,10 +1,10 @@
-//! What `tarn h5 import` writes. A process that is killed leaves partitions that hold no file yet; the next import knows them, and has
-//! them for its own.
+//! What `tarn h5 import` writes. A process that is killed leaves partitions that hold no file yet; the next import knows them by their
+//! mark, and replaces them. A partition without the mark is the user's: it is refused.
 
-use super::store::{Header, PAGE, Store, chunk, chunk_room, start};
+use super::store::{Header, PAGE, Store, chunk_room, page_room, start};
 use crate::error::{CliError, CliResult};
 use crate::partition::refused;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tarn_partitions::{Code, Partition, Refusal};
 use tarn_types::codes::Exit;
 use tarn_types::crc::crc;
@@ -52,52 +52,52 @@ impl Writer {
             }
             count => (1 + size.div_ceil(count * block)) * block,
         };
+        // With it from the beginning: a partition without it is never an import's.
+        let mut first = vec![0; BEGUN];
+        first.extend(begun(writer.identity));
         let mut there = Vec::new();
         for path in partitions {
-            match Partition::create(path, each, Vec::new()) {
+            match Partition::create_with(path, each, &first) {
                 Ok(()) => writer.partitions.push(path.clone()),
                 Err(why) if why.code == Code::Exists => there.push((path, why)),
                 Err(why) => return Err(refused(why)),
             }
         }
-        let left = Unfinished::of(partitions, each);
+        let left = unfinished(partitions);
         // The first one last: the others are known by it.
         for (path, why) in there.into_iter().rev() {
-            match left.iter().find(|(at, _)| *at == path) {
-                None => return Err(refused(why)),
-                Some((_, Unfinished::Empty)) => {}
-                Some((_, Unfinished::Begun)) => {
-                    Partition::delete(path)
-                        .and_then(|()| Partition::create(path, each, Vec::new()))
-                        .map_err(refused)?;
-                    writer.partitions.push(path.clone());
-                }
+            if !left.contains(&path) {
+                return Err(refused(why));
             }
+            Partition::delete(path)
+                .and_then(|()| Partition::create_with(path, each, &first))
+                .map_err(refused)?;
+            writer.partitions.push(path.clone());
         }
+        // In their order: see `drop`.
+        writer.partitions = partitions.to_vec();
         writer.begin(partitions).map(|()| writer)
     }
 
-    /// Has them alone, and says in each that an import has begun.
+    /// Has them alone, if they are still its own.
     fn begin(&mut self, partitions: &[PathBuf]) -> CliResult<()> {
         let mut store = Store::open(partitions, self.block, true, chunk_room()).map_err(refused)?;
-        let mut is_free = || match store.hold() {
-            Ok(()) => Ok(Header::of(&store.page()?).is_none()),
-            Err(why) => Err(why),
+        let mut is_own = || -> Result<bool, Refusal> {
+            for i in 0..partitions.len() as u64 {
+                let page = store.read(i * self.block, PAGE as usize)?;
+                if begun_by(&page) != Some(self.identity) {
+                    return Ok(false);
+                }
+            }
+            store.hold()?;
+            Ok(Header::of(&store.page()?).is_none())
         };
-        let free = is_free();
-        if !matches!(free, Ok(true)) {
-            // Another import was faster: they are its own.
-            self.partitions.clear();
-        }
-        if !free.map_err(refused)? {
+        if !is_own().map_err(refused)? {
             let text = "another process has written a file there meanwhile";
             return Err(CliError::new(Exit::Busy, text));
         }
-        self.partitions = partitions.to_vec();
         self.store = Some(store);
-        let said = begun(self.identity);
-        (0..partitions.len() as u64)
-            .try_for_each(|i| self.put(i * self.block + BEGUN as u64, &said))
+        Ok(())
     }
 
     fn put(&mut self, offset: u64, bytes: &[u8]) -> CliResult<()> {
@@ -144,7 +144,12 @@ impl Drop for Writer {
         self.store = None;
         // The first one last: the others are known by it.
         for path in self.partitions.iter().rev() {
-            match Partition::delete(path) {
+            let deleted = first_page(path).and_then(|page| match begun_by(&page) {
+                Some(by) if by == self.identity => Partition::delete(path),
+                // Another process has made one of this name meanwhile.
+                _ => Ok(()),
+            });
+            match deleted {
                 Err(why) if why.code != Code::NotFound => {
                     crate::print::say!("warning: {}", why.text);
                 }
@@ -169,82 +174,41 @@ fn begun_by(page: &[u8]) -> Option<u128> {
     (bytes == begun(identity)).then_some(identity)
 }
 
-/// What an import that was killed has left of a partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unfinished {
-    /// As a new one would be: nothing is lost with it.
-    Empty,
-    /// It holds no file, but some of one, perhaps.
-    Begun,
+/// Those of the partitions that are there and belong to nothing but an import that was killed: they hold no file, but some of one,
+/// perhaps. None if the first one is not such.
+fn unfinished(partitions: &[PathBuf]) -> Vec<&PathBuf> {
+    let mut all = Vec::new();
+    let mut first = None;
+    for (index, path) in partitions.iter().enumerate() {
+        let Ok(page) = first_page(path) else {
+            continue;
+        };
+        let by = begun_by(&page);
+        match (Header::of(&page), by) {
+            (None, Some(_)) => all.push(path),
+            // Headers are written from the last one to the first.
+            (Some(header), Some(by)) if index > 0 && first == Some(by) && header.identity == by => {
+                all.push(path);
+            }
+            _ if index == 0 => return Vec::new(),
+            _ => {}
+        }
+        if index == 0 {
+            first = by;
+        }
+    }
+    all
 }
 
-impl Unfinished {
-    /// Those of the partitions that are there and belong to nothing but an import that was killed; none if the first one has a file.
-    fn of(partitions: &[PathBuf], size: u64) -> Vec<(&PathBuf, Self)> {
-        let mut all = Vec::new();
-        let mut first = None;
-        for (index, path) in partitions.iter().enumerate() {
-            let Ok((page, is_empty)) = look(path, size) else {
-                continue;
-            };
-            let (header, by) = (Header::of(&page), begun_by(&page));
-            match (header, by) {
-                (None, Some(_)) => all.push((path, Self::Begun)),
-                (None, None) if is_empty => all.push((path, Self::Empty)),
-                // Headers are written from the last one to the first.
-                (Some(header), Some(by))
-                    if index > 0 && first == Some(by) && header.identity == by =>
-                {
-                    all.push((path, Self::Begun));
-                }
-                _ if index == 0 => return Vec::new(),
-                _ => {}
-            }
-            if index == 0 {
-                first = by;
-            }
-        }
-        all
-    }
-}
-
-/// The first page of a partition, and whether the partition is as [`Partition::create`] makes it.
-fn look(path: &Path, size: u64) -> Result<(Vec<u8>, bool), Refusal> {
-    let parted = path.parent().zip(path.file_name());
-    let info = match parted {
-        Some((folder, name)) => Partition::list(folder)?
-            .into_iter()
-            .find(|info| name == info.name.as_str()),
-        None => None,
-    };
-    let owner = rustix::process::geteuid().as_raw();
-    let of_size = size.next_multiple_of(PAGE);
-    let is_like_new = info.is_some_and(|info| {
-        info.grants.is_empty()
-            && info.owner == owner
-            && (of_size..of_size + PAGE).contains(&info.size)
-    });
-    let paths = [path.to_path_buf()];
-    let mut store = Store::open(&paths, PAGE, false, chunk_room())?;
-    let page = store.page()?;
-    if !is_like_new {
-        return Ok((page, false));
-    }
-    let all = store.size()?;
-    let mut at = 0;
-    while at < all {
-        let length = (all - at).min(chunk() as u64) as usize;
-        if store.read(at, length)?.iter().any(|byte| *byte != 0) {
-            return Ok((page, false));
-        }
-        at += length as u64;
-    }
-    Ok((page, true))
+fn first_page(path: &PathBuf) -> Result<Vec<u8>, Refusal> {
+    Store::open(std::slice::from_ref(path), PAGE, false, page_room())?.page()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
 
     #[test]
     fn what_an_import_has_begun_is_known_by_its_identity() {
@@ -256,5 +220,42 @@ mod tests {
         assert_eq!(begun_by(&page), Some(1 << 100 | 7));
         page[BEGUN + 9] ^= 1;
         assert_eq!(begun_by(&page), None);
+    }
+
+    fn create(path: &Path) -> CliResult<Writer> {
+        Writer::create(&[path.to_path_buf()], 0, 10_000)
+    }
+
+    #[test]
+    fn only_what_carries_the_mark_of_an_import_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("field");
+        let inode = || std::fs::metadata(folder.path().join("field.partition")).map(|m| m.ino());
+        Partition::create(&path, PAGE + 10_000, Vec::new()).unwrap();
+        let users = inode().unwrap();
+        assert!(create(&path).is_err());
+        assert_eq!(inode().unwrap(), users);
+        Partition::delete(&path).unwrap();
+        // As a process leaves it that was killed as soon as there was a partition.
+        let mut first = vec![0; BEGUN];
+        first.extend(begun(7));
+        Partition::create_with(&path, PAGE + 10_000, &first).unwrap();
+        let writer = create(&path).unwrap();
+        let by = begun_by(&first_page(&path).unwrap());
+        assert_eq!(by, Some(writer.identity));
+        drop(writer);
+        assert!(inode().is_err());
+    }
+
+    #[test]
+    fn an_import_that_fails_takes_away_its_own_partitions_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("field");
+        let mut writer = create(&path).unwrap();
+        writer.store = None;
+        Partition::delete(&path).unwrap();
+        Partition::create(&path, PAGE, Vec::new()).unwrap();
+        drop(writer);
+        assert!(folder.path().join("field.partition").exists());
     }
 }

@@ -55,7 +55,8 @@ fn files(site: &Site) -> BTreeMap<PathBuf, Vec<u8>> {
     tree(&site.path("etc"))
 }
 
-/// Each of the files that count is as it was or as it is to be; what else there is Slurm does not read.
+/// Each of the files that count is as it was or as it is to be. What begins with a dot Slurm does not read, and the next command takes
+/// away (see [`nothing_is_unfinished`]).
 fn each_is_one_of(
     now: &BTreeMap<PathBuf, Vec<u8>>,
     both: [&BTreeMap<PathBuf, Vec<u8>>; 2],
@@ -80,6 +81,17 @@ fn each_is_one_of(
     }
 }
 
+/// After the next command that ends well.
+fn nothing_is_unfinished(site: &Site, what: &str) {
+    let is_hidden = |path: &&PathBuf| {
+        let name = path.file_name().unwrap();
+        name.as_encoded_bytes().starts_with(b".")
+    };
+    let now = files(site);
+    let left: Vec<_> = now.keys().filter(is_hidden).collect();
+    assert!(left.is_empty(), "{what}: {left:?}");
+}
+
 #[test]
 fn slurm_install() {
     let before = files(&host());
@@ -95,6 +107,7 @@ fn slurm_install() {
         each_is_one_of(&now, [&before, &after], &hit.what);
         assert!(!hit.done() || now == after, "{}: {now:?}", hit.what);
         well(hit, "install", tarn(site, &install(site, &[])));
+        nothing_is_unfinished(site, &hit.what);
         assert_eq!(files(site), after, "{}", hit.what);
         well(hit, "check", tarn(site, &install(site, &["--check"])));
         let conf = fs::metadata(site.path("etc/slurm/slurm.conf")).unwrap();
@@ -119,6 +132,7 @@ fn slurm_install_remove() {
         each_is_one_of(&now, [&before, &after], &hit.what);
         assert!(!hit.done() || now == after, "{}: {now:?}", hit.what);
         well(hit, "remove", tarn(site, &install(site, &["--remove"])));
+        nothing_is_unfinished(site, &hit.what);
         assert_eq!(files(site), after, "{}", hit.what);
     });
 }
@@ -131,6 +145,7 @@ fn slurm_off_and_on() {
         let whole = there.as_deref() == Some("for repairs\n");
         assert!(whole || (there.is_none() && !hit.done()), "{}", hit.what);
         well(hit, "off", tarn(site, &off(site, false)));
+        nothing_is_unfinished(site, &hit.what);
         assert_eq!(site.read(OFF), "for repairs\n", "{}", hit.what);
         assert_eq!(files(site).len(), 3, "{}", hit.what);
     });
@@ -144,6 +159,7 @@ fn slurm_off_and_on() {
         let there = site.path(OFF).exists();
         assert!(!there || !hit.done(), "{}: it is still off", hit.what);
         well(hit, "on", tarn(site, &off(site, true)));
+        nothing_is_unfinished(site, &hit.what);
         assert_eq!(files(site), files(&host()), "{}", hit.what);
     });
 }

@@ -77,6 +77,7 @@ pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size,
     let room = match how {
         // One that is no unit is refused when it is made.
         Allocation::Make { unit, .. } => file(bytes, unit.unwrap_or(0).min(MAX_UNIT)),
+        Allocation::MakeWith { .. } => file(bytes, MAX_UNIT),
         Allocation::Resize | Allocation::Grow => {
             let (folder, name) = place(&plan.from, false)?;
             let info = folder.look(&name)?;
@@ -88,19 +89,25 @@ pub(super) fn measure(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Size,
 
 /// Makes one, or gives it another size.
 pub(super) fn allocate(plan: &Plan, bytes: u64, how: &Allocation) -> Result<Finish, Refusal> {
-    let (folder, name) = place(&plan.from, matches!(how, Allocation::Make { .. }))?;
-    let before = match how {
-        Allocation::Make { .. } => 0,
-        _ => takes(&folder.look(&name)?),
+    let is_new = matches!(how, Allocation::Make { .. } | Allocation::MakeWith { .. });
+    let (folder, name) = place(&plan.from, is_new)?;
+    let before = if is_new {
+        0
+    } else {
+        takes(&folder.look(&name)?)
+    };
+    let owner = rustix::process::geteuid().as_raw();
+    let make = |made: Result<(), Refusal>| match made {
+        // An earlier tarnd has come to the end.
+        Err(why) if plan.resumed && why.code == Code::Exists => Ok(()),
+        made => made,
     };
     match how {
         Allocation::Make { grants, unit } => {
-            let owner = rustix::process::geteuid().as_raw();
-            match folder.create(&name, bytes, *unit, owner, grants.clone()) {
-                // An earlier tarnd has come to the end.
-                Err(why) if plan.resumed && why.code == Code::Exists => {}
-                made => made?,
-            }
+            make(folder.create(&name, bytes, *unit, owner, grants.clone()))?;
+        }
+        Allocation::MakeWith { first } => {
+            make(folder.create_with(&name, bytes, owner, first))?;
         }
         Allocation::Resize => patiently(|| folder.resize(&name, bytes))?,
         Allocation::Grow => drop(folder.grow(&name, bytes)?),

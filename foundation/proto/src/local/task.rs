@@ -89,6 +89,9 @@ pub enum Kind {
     },
 }
 
+/// Bytes that a partition can be made with.
+pub const MAX_FIRST: usize = 4096;
+
 /// What is done to a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -104,6 +107,11 @@ pub enum Allocation {
     Resize,
     /// It gets no smaller, whoever has it open.
     Grow,
+    /// It is made for its user alone, as its medium is, and begins with these bytes, zeros behind them, once it has its name.
+    MakeWith {
+        /// At most [`MAX_FIRST`].
+        first: Vec<u8>,
+    },
 }
 
 impl Kind {
