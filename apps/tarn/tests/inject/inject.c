@@ -84,8 +84,8 @@ static int listen_to(void) {
     }
     for (int i = 0; i < OPEN_COUNT; i++) {
         unsigned at = offsetof(struct seccomp_data, args) + (unsigned)OPENS[i].flags * sizeof(__u64);
-        filter[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
-                                                        (unsigned)OPENS[i].call.number, 0, 4);
+        filter[length++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)OPENS[i].call.number, 0, 4);
         filter[length++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, at);
         filter[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CHANGING, 0, 1);
         filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
