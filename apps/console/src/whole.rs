@@ -34,7 +34,7 @@ pub fn create(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result
     synced.inspect_err(|_| drop(fs::remove_file(path)))
 }
 
-/// Replaces a file, or makes it: a reader sees the old one or the new one, whole, whoever else replaces it at the same time. Rights stay as they
+/// Replaces a file, or makes it: a reader sees the old one or the new one, whole, also while others replace it. Rights stay as they
 /// are, and a link still leads to the file, there yet or not; a new one has `mode`, if that is given. What is no file, such as a pipe, is
 /// written to.
 ///

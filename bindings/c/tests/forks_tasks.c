@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 #define TASKS 16
-#define PATIENCE (60 * (int64_t)1000000000)
+#define TIMEOUT (60 * (int64_t)1000000000)
 #define BYTES 65536
 
 static const char *file;
@@ -44,7 +44,7 @@ static void ended(struct tarn_connection *by, const uint64_t *numbers)
 {
     struct tarn_outcome outcomes[TASKS];
     size_t count = 0;
-    CHECK(tarn_wait(by, numbers, TASKS, 0, PATIENCE, outcomes, &count), TARN_OK);
+    CHECK(tarn_wait(by, numbers, TASKS, 0, TIMEOUT, outcomes, &count), TARN_OK);
     CHECK((int)count, TASKS);
     for (size_t i = 0; i < count; i++)
         CHECK(outcomes[i].code, TARN_OK);
@@ -209,7 +209,7 @@ static void *shares(void *arg)
         tarn_task_init(&task);
         if (tarn_submit(tarn, &task, 1, &id, NULL) != TARN_OK)
             return "a task";
-        if (tarn_wait(tarn, &id, 1, i % 2, PATIENCE, &outcome, &count) != TARN_OK || count != 1 || outcome.id != id)
+        if (tarn_wait(tarn, &id, 1, i % 2, TIMEOUT, &outcome, &count) != TARN_OK || count != 1 || outcome.id != id)
             return "its end";
         if (tarn_status(tarn, &id, 1, &status) != TARN_OK || status.id != id || status.state != TARN_DONE)
             return "how far it is";

@@ -23,7 +23,7 @@ static int put(const char *key, unsigned seed)
     return tarn_object_put(store, key, of(seed), BYTES, "put", NULL);
 }
 
-/* Filled in place; one that could not be published is begun anew, as the manual page says. */
+/* Filled in place; one that could not be published is begun again, as the manual page says. */
 static int publish(const char *key, unsigned seed)
 {
     void *memory;

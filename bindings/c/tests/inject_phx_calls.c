@@ -8,7 +8,7 @@
 
 #define COUNT 20000
 #define SIZE(step) (COUNT * ((step) % 3 + 1))
-#define PATIENCE (60 * (uint64_t)1000000000)
+#define TIMEOUT (60 * (uint64_t)1000000000)
 
 static char tier[512], memory[512], store[512];
 static uint64_t *field, *more, step;
@@ -99,7 +99,7 @@ static int kept(int level)
 {
     struct phx_version version;
     int code = phx_checkpoint_commit(&version);
-    return code == PHX_OK ? phx_wait(&version, level, PATIENCE) : code;
+    return code == PHX_OK ? phx_wait(&version, level, TIMEOUT) : code;
 }
 
 /* What another program sees of it. */

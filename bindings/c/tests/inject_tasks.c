@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define BYTES ((size_t)300000)
-#define PATIENCE (60 * (int64_t)1000000000)
+#define TIMEOUT (60 * (int64_t)1000000000)
 #define JOB 7
 
 static const char *dir;
@@ -79,7 +79,7 @@ static int carried(int kind, uint32_t flags, struct tarn_place from, struct tarn
     task.to = to;
     int code = tarn_submit(tarn, &task, 1, &id, NULL);
     if (code == TARN_OK)
-        code = tarn_wait(tarn, &id, 1, 0, PATIENCE, &outcome, &ended);
+        code = tarn_wait(tarn, &id, 1, 0, TIMEOUT, &outcome, &ended);
     if (code == TARN_OK && outcome.code != TARN_OK)
         fprintf(stderr, "a task: %s\n", outcome.text);
     return code == TARN_OK ? outcome.code : code;
@@ -131,7 +131,7 @@ static int held(void)
     int resumed = tarn_pause_all(tarn, 0);
     code = code ? code : resumed;
     if (code == TARN_OK)
-        code = tarn_wait(tarn, &id, 1, 0, PATIENCE, &outcome, &ended);
+        code = tarn_wait(tarn, &id, 1, 0, TIMEOUT, &outcome, &ended);
     return code ? code : outcome.code == TARN_ECANCELLED ? TARN_OK : -1;
 }
 

@@ -529,7 +529,7 @@ impl State {
 
     fn unpin(&mut self, part: PartRef, at: &Place) {
         if let Some(r) = self.data.replica_mut(part, at) {
-            // It may be another one than was pinned: that was lost, and has come anew.
+            // It may be another one than was pinned: that was lost, and has come again.
             r.pins = r.pins.saturating_sub(1);
         }
         self.data.to_check.insert(part);

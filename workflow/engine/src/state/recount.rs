@@ -1,4 +1,4 @@
-//! What the ledger says, counted anew.
+//! What the ledger says, counted again.
 
 use super::State;
 use crate::data::ReplicaState;
