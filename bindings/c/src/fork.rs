@@ -4,7 +4,8 @@
 use crate::{dsa, phx};
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::sync::Once;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 type Held = (dsa::Held, phx::Held);
 
@@ -22,9 +23,11 @@ unsafe extern "C" {
 }
 
 extern "C" fn hold() {
-    let held = (dsa::hold(), phx::hold());
     // A thread that is ending forks no more; if it does, nothing is held.
-    let _ = HELD.try_with(|to| *to.borrow_mut() = Some(held));
+    let _ = HELD.try_with(|to| {
+        to.borrow_mut()
+            .get_or_insert_with(|| (dsa::hold(), phx::hold()));
+    });
 }
 
 extern "C" fn release() {
@@ -33,9 +36,12 @@ extern "C" fn release() {
 
 /// From now on it is so. Where the system has no room for that, a fork in the middle of another thread's call is the program's to avoid.
 pub(crate) fn heed() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    /// Not a `Once`: a child that was forked while another thread was in it would wait for ever. Threads that come at once may all do it:
+    /// whoever is second to hold or to release finds it done.
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.load(Acquire) {
         // SAFETY: the functions are there for as long as the library is, and panic on nothing.
-        let _ = unsafe { pthread_atfork(hold, release, release) };
-    });
+        let failed = unsafe { pthread_atfork(hold, release, release) };
+        DONE.store(failed == 0, Release);
+    }
 }

@@ -2,7 +2,7 @@
  * forks_phx.c: checkpoints and objects of a store under forks and threads.
  *
  * forks_phx DIR fork: children of a program with checkpoints, of which each call is refused, whatever it does. churn: children of
- * one whose other threads are in calls. threads: threads that come at once to one session, one reader and one object, and to their own. $FLAGS: of phx_init.
+ * one whose other threads are in calls. begin: one, while the first calls are made. threads: threads that come at once to one session, one reader and one object, and to their own. $FLAGS: of phx_init.
  */
 #include "check.h"
 #include "forks.h"
@@ -266,6 +266,49 @@ static int churns(void)
     return failed;
 }
 
+static pthread_barrier_t ready;
+
+static int maps(void)
+{
+    const void *data;
+    CHECK(tarn_object_map(store, "x", 0, 0, &data, NULL), PHX_OK);
+    CHECK(tarn_object_unmap(data), PHX_OK);
+    return failed;
+}
+
+static void *maps_first(void *arg)
+{
+    (void)arg;
+    pthread_barrier_wait(&ready);
+    maps();
+    return NULL;
+}
+
+/* Forks, one right after the other, in the middle of the program's very first calls. */
+static int first(void)
+{
+    pthread_t threads[THREADS];
+    pid_t forked[8];
+    int status;
+    CHECK(tarn_object_put(store, "x", "x", 1, NULL, NULL), PHX_OK);
+    pthread_barrier_init(&ready, NULL, THREADS + 1);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, maps_first, NULL);
+    pthread_barrier_wait(&ready);
+    for (unsigned i = 0; i < sizeof forked / sizeof *forked; i++) {
+        forked[i] = fork();
+        if (forked[i] == 0) {
+            alarm(20);
+            _exit(maps());
+        }
+    }
+    for (unsigned i = 0; i < sizeof forked / sizeof *forked; i++)
+        CHECK(waitpid(forked[i], &status, 0) == forked[i] && status == 0, 1);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    return failed;
+}
+
 #define DONE_OR(code) (rc == PHX_OK || rc == (code))
 
 /* All at one session: each call is done, or told that it is busy. */
@@ -421,7 +464,11 @@ int main(int count, char **args)
     options.staging = PHX_DEFAULT;
     const char *flags = getenv("FLAGS");
     options.flags = flags ? (uint32_t)atoi(flags) : 0;
-    int rc = args[2][0] == 'f' ? forks() : args[2][0] == 'c' ? churns() : threads();
+    int (*const modes[])(void) = {['b'] = first, ['f'] = forks, ['c'] = churns, ['t'] = threads};
+    unsigned char mode = (unsigned char)args[2][0];
+    if (mode > 't' || !modes[mode])
+        return 2;
+    int rc = modes[mode]();
     if (!rc)
         puts("each call was done or told, and nothing was lost");
     return rc;

@@ -6,11 +6,11 @@
 use crate::memory::{Element, Memory};
 use crate::session::{name_of, tier_of};
 use crate::version_catalog::{Run, VersionCatalog};
+use once_cell::race::OnceBox;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tarn_checkpoint_core::arena::Version;
 use tarn_checkpoint_core::manifest::CHUNK;
@@ -78,10 +78,10 @@ struct Part {
     version: Version,
     /// Which objects were compared with their checksums.
     proven: Box<[AtomicBool]>,
-    /// If it is encrypted.
-    opener: OnceLock<Opener>,
+    /// If it is encrypted. Filled without a wait: a child that was forked while another thread fills it would wait for ever.
+    opener: OnceBox<Opener>,
     /// What encrypted objects hold.
-    opened: Box<[OnceLock<Memory>]>,
+    opened: Box<[OnceBox<Memory>]>,
     /// Unmapped before the pin is gone.
     seen: Seen,
     _pin: File,
@@ -203,7 +203,7 @@ impl Reader {
             content.copy_from_slice(bytes);
             opener.open(manifest, &manifest.objects[at], content)?;
             // Another thread may have been first: then that is it.
-            let _ = opened.set(memory);
+            let _ = opened.set(Box::new(memory));
         }
         let memory = opened
             .get()
@@ -225,7 +225,7 @@ impl Reader {
             ranks: part.ranks,
         };
         let opener = Opener::unwrapped(&*unwrap, &part.version.manifest, &origin)?;
-        Ok(part.opener.get_or_init(|| opener))
+        Ok(part.opener.get_or_init(|| Box::new(opener)))
     }
 
     /// The same as a slice of elements.
@@ -478,12 +478,12 @@ fn pin(
             ranks: arena.header().ranks,
             version: version.clone(),
             proven: proven.collect(),
-            opener: OnceLock::new(),
+            opener: OnceBox::new(),
             opened: version
                 .manifest
                 .objects
                 .iter()
-                .map(|_| OnceLock::new())
+                .map(|_| OnceBox::new())
                 .collect(),
             seen: file.map()?,
             _pin: file,

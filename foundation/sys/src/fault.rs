@@ -4,8 +4,10 @@
 //! calls, and what is not its own it hands on to the handler that was there before.
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use once_cell::race::OnceBox;
 use std::mem::{MaybeUninit, transmute};
-use std::sync::{Once, OnceLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// A handler with `SA_SIGINFO`.
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
@@ -26,18 +28,19 @@ pub enum Signal {
 /// Who deals with a signal's faults at most: each is a part of tarn with memory of its own.
 const DEALS: usize = 4;
 
-/// Who deals with a signal's faults, and what was there before.
+/// Who deals with a signal's faults, and what was there before. Threads that install at once wait for nobody: a process may be forked
+/// while one does, and the child would wait for ever.
 struct Chain {
-    deals: [OnceLock<Deal>; DEALS],
-    before: OnceLock<libc::sigaction>,
-    install: Once,
+    deals: [OnceBox<Deal>; DEALS],
+    before: OnceBox<libc::sigaction>,
+    is_installed: AtomicBool,
 }
 
 static CHAINS: [Chain; 2] = [const {
     Chain {
-        deals: [const { OnceLock::new() }; DEALS],
-        before: OnceLock::new(),
-        install: Once::new(),
+        deals: [const { OnceBox::new() }; DEALS],
+        before: OnceBox::new(),
+        is_installed: AtomicBool::new(false),
     }
 }; 2];
 
@@ -78,12 +81,14 @@ impl Signal {
     #[must_use]
     pub fn install(self, deal: Deal) -> bool {
         let chain = chain(self.number());
-        let mut slots = chain.deals.iter().map(|slot| *slot.get_or_init(|| deal));
+        let there = |slot: &OnceBox<Deal>| *slot.get_or_init(|| Box::new(deal));
+        let mut slots = chain.deals.iter().map(there);
         let is_asked = slots.any(|there| std::ptr::fn_addr_eq(there, deal));
-        chain.install.call_once(|| {
-            let before = *chain.before.get_or_init(|| self.current());
-            self.set(&ours(&before));
-        });
+        let before = chain.before.get_or_init(|| Box::new(self.current()));
+        if !chain.is_installed.load(Acquire) {
+            self.set(&ours(before));
+            chain.is_installed.store(true, Release);
+        }
         is_asked && self.is_installed()
     }
 
@@ -168,7 +173,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     };
     let chain = chain(signal);
     // What somebody has sent is no fault.
-    let mut deals = chain.deals.iter().map_while(OnceLock::get);
+    let mut deals = chain.deals.iter().map_while(OnceBox::get);
     let ours = fault.code > 0 && deals.any(|deal| deal(&fault));
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
