@@ -12,12 +12,10 @@ mod session;
 mod site_registry;
 mod store;
 mod stores;
-mod strangers;
 mod talk;
 mod worker;
 
 pub(crate) use keys::Secrets;
-pub(crate) use strangers::Strangers;
 pub(crate) use worker::run as work;
 
 use crate::{Fault, options};
@@ -33,17 +31,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stores::{Stores, Wanted, folder_of_root};
-use strangers::Place;
 use talk::WorkerConfig;
 use tarn_data_plane::Transport;
 use tarn_journal::LockError;
 use tarn_munge::{Munge, accept};
 use tarn_node::machine::host_name;
 use tarn_proto::site::Epoch;
+use tarn_stream::{PendingConnection, PendingConnections};
 use tarn_types::codes::Exit;
 
 /// Below `--run-dir`: a lock for each user, which the user's worker has as long as it runs.
 const WORKERS: &str = "workers";
+/// Connections of those who have not proven who they are: at a time, and of one address.
+pub(crate) const MAX_PENDING: usize = 1024;
+pub(crate) const MAX_PENDING_OF_ONE: usize = 256;
 
 /// Serves a site's controller on a node, as root: keeps users' data, with their rights; docs/admin/site.md.
 #[derive(Debug, Parser)]
@@ -138,7 +139,7 @@ struct Site {
 struct Term {
     epoch: Epoch,
     /// Ends the session that there is.
-    current: Option<TcpStream>,
+    current: Option<Arc<TcpStream>>,
 }
 
 /// Runs until it is killed: what workers have half done is found by the next ones.
@@ -206,7 +207,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         "tarnd {} serves the site",
         env!("CARGO_PKG_VERSION")
     );
-    let strangers = Strangers::default();
+    let pending = PendingConnections::new(MAX_PENDING, MAX_PENDING_OF_ONE);
     loop {
         let (stream, from) = match listener.accept() {
             Ok(both) => both,
@@ -216,7 +217,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
                 continue;
             }
         };
-        let place = match strangers.admit(&stream, from) {
+        let place = match pending.admit(&stream, from) {
             Ok((place, gone)) => {
                 if let Some(gone) = gone {
                     let text = "one that had not proven who it is was closed for the next: too many at a time";
@@ -239,7 +240,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
 
 impl Site {
     /// Somebody connects, who may be the controller.
-    fn meet(&self, stream: TcpStream, from: SocketAddr, place: Place) {
+    fn meet(&self, stream: TcpStream, from: SocketAddr, place: PendingConnection) {
         let own = rustix::process::geteuid().as_raw();
         let refused = |why: &str| self.audit.turned_away(from.ip(), "session", why);
         match accept(stream, &self.node, own, &self.munge) {

@@ -1,19 +1,8 @@
 //! The data plane: fixed headers, little-endian. docs/internals/cluster.md, "Data plane", says what they mean.
 
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tarn_types::bounds::MAX_PATH_BYTES;
 
-/// What both ends begin with.
-pub const MAGIC: [u8; 8] = *b"TARNDATA";
-/// Of the versions that this program speaks, that in which all after the handshake is sent as it is.
-pub const CLEAR: u16 = 2;
-/// And that in which it is sent in records that are sealed.
-pub const SEALED: u16 = 3;
-/// In place of a version: none in common.
-pub const NO_VERSION: u16 = 0;
-/// Bytes of a run's id.
-pub const RUN_BYTES: usize = 16;
 /// Bytes of a nonce, a key and a proof.
 pub const PROOF_BYTES: usize = 32;
 /// Bytes of a request after its length.
@@ -27,151 +16,10 @@ pub const MAX_REPLY: usize = 256 << 20;
 /// Bytes of an endpoint's name: its length is one byte.
 pub const MAX_NAME: usize = u8::MAX as usize;
 
-/// Which run's tree.
-pub type RunId = [u8; RUN_BYTES];
-
-/// What both ends of a sealed stream know and nobody else, and how much of it was used.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamKeys {
-    /// New for each stream: the keys of both directions are made of it.
-    pub secret: [u8; PROOF_BYTES],
-    /// Records that the server was sent.
-    pub to_server: u64,
-    /// Records that the client was sent.
-    pub to_client: u64,
-}
-
-impl std::fmt::Debug for StreamKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("StreamKeys(secret)")
-    }
-}
-
 /// Bytes that are no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
-
-/// The first message, from the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hello {
-    /// The lowest version that it speaks.
-    pub lowest: u16,
-    /// The highest.
-    pub highest: u16,
-    /// The run whose key it knows.
-    pub run: RunId,
-    /// New for each connection.
-    pub nonce: [u8; PROOF_BYTES],
-}
-
-impl Hello {
-    /// Bytes on the wire.
-    pub const BYTES: usize = 8 + 2 + 2 + RUN_BYTES + PROOF_BYTES;
-
-    /// As it is sent.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..8].copy_from_slice(&MAGIC);
-        out[8..10].copy_from_slice(&self.lowest.to_le_bytes());
-        out[10..12].copy_from_slice(&self.highest.to_le_bytes());
-        out[12..28].copy_from_slice(&self.run);
-        out[28..].copy_from_slice(&self.nonce);
-        out
-    }
-
-    /// As it was received.
-    ///
-    /// # Errors
-    /// When it is of another protocol, or its versions are in the wrong order.
-    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes);
-        from.magic()?;
-        let hello = Self {
-            lowest: from.u16()?,
-            highest: from.u16()?,
-            run: from.array()?,
-            nonce: from.array()?,
-        };
-        if hello.lowest > hello.highest || hello.lowest == NO_VERSION {
-            return Err(Malformed("its range of versions is empty"));
-        }
-        Ok(hello)
-    }
-
-    /// The lowest version that both allow, of a server that allows this one and those above it.
-    pub fn version(&self, lowest: u16) -> Option<u16> {
-        let version = self.lowest.max(lowest);
-        (version <= self.highest.min(SEALED)).then_some(version)
-    }
-}
-
-/// The server's answer to [`Hello`], without its proof, which follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Welcome {
-    /// The version chosen; or [`NO_VERSION`], then it closes.
-    pub version: u16,
-    /// New for each connection.
-    pub nonce: [u8; PROOF_BYTES],
-}
-
-impl Welcome {
-    /// Bytes on the wire.
-    pub const BYTES: usize = 8 + 2 + PROOF_BYTES;
-
-    /// As it is sent.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..8].copy_from_slice(&MAGIC);
-        out[8..10].copy_from_slice(&self.version.to_le_bytes());
-        out[10..].copy_from_slice(&self.nonce);
-        out
-    }
-
-    /// As it was received.
-    ///
-    /// # Errors
-    /// When it is of another protocol.
-    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes);
-        from.magic()?;
-        Ok(Self {
-            version: from.u16()?,
-            nonce: from.array()?,
-        })
-    }
-}
-
-/// The server's last word of the handshake, one byte, once the client has proven itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Ask.
-    Ready,
-    /// The server has its bound of streams, and closes; come again later.
-    Busy,
-}
-
-impl Verdict {
-    /// As it is sent.
-    pub fn encode(self) -> [u8; 1] {
-        [match self {
-            Self::Ready => 1,
-            Self::Busy => 2,
-        }]
-    }
-
-    /// As it was received.
-    ///
-    /// # Errors
-    /// When it is none.
-    pub fn decode([byte]: [u8; 1]) -> Result<Self, Malformed> {
-        match byte {
-            1 => Ok(Self::Ready),
-            2 => Ok(Self::Busy),
-            _ => Err(Malformed("neither ready nor busy")),
-        }
-    }
-}
 
 /// A tree of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -608,12 +456,6 @@ impl<'a> Reader<'a> {
         match self.rest {
             [] => Ok(()),
             _ => Err(Malformed("bytes after its end")),
-        }
-    }
-    fn magic(&mut self) -> Result<(), Malformed> {
-        match self.array()? {
-            MAGIC => Ok(()),
-            _ => Err(Malformed("it is of another protocol")),
         }
     }
     pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {

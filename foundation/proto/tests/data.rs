@@ -2,8 +2,7 @@
 
 use proptest::prelude::*;
 use tarn_proto::data::{
-    Answer, Asked, Builder, CLEAR, Hello, Item, MAX_REQUEST, Malformed, NO_VERSION, Request,
-    SEALED, Status, Tree, Verdict, Welcome, Window, release,
+    Answer, Asked, Builder, Item, MAX_REQUEST, Malformed, Request, Status, Tree, Window, release,
 };
 
 fn trees() -> impl Strategy<Value = Tree> {
@@ -77,16 +76,10 @@ proptest! {
         if let Some(head) = bytes.first_chunk() {
             let _ = Answer::decode(head);
         }
-        if let Some(hello) = bytes.first_chunk() {
-            prop_assert_eq!(Hello::decode(hello), Err(Malformed("it is of another protocol")));
-        }
-        if let Some(welcome) = bytes.first_chunk() {
-            prop_assert!(Welcome::decode(welcome).is_err());
-        }
     }
 
     #[test]
-    fn heads_come_back(request: u32, item: u32, len: u64, nonce: [u8; 32], run: [u8; 16]) {
+    fn heads_come_back(request: u32, item: u32, len: u64, run: [u8; 16]) {
         for status in [Status::Content, Status::Gone, Status::Shorter, Status::Refused, Status::Failed, Status::Wait, Status::Window] {
             let len = if matches!(status, Status::Content | Status::Window) { len } else { len % 4097 };
             let answer = Answer { request, item, status, len };
@@ -100,14 +93,6 @@ proptest! {
         let bytes = window.encode();
         let (name, from, key) = Window::decode_head(bytes.first_chunk().unwrap());
         prop_assert_eq!((&bytes[Window::HEAD..], name, from, key), (&run[..], run.len(), len, !len));
-        let hello = Hello { lowest: 1, highest: 3, run, nonce };
-        prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-        let welcome = Welcome { version: NO_VERSION, nonce };
-        prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
-        for verdict in [Verdict::Ready, Verdict::Busy] {
-            prop_assert_eq!(Verdict::decode(verdict.encode()), Ok(verdict));
-        }
-        prop_assert!(Verdict::decode([0]).is_err());
     }
 }
 
@@ -173,26 +158,4 @@ fn a_request_ends_at_its_bound() {
         panic!("it is no request")
     };
     assert_eq!(request.items.len() as u64, taken);
-}
-
-#[test]
-fn versions_are_agreed_upon() {
-    let hello = |lowest, highest| Hello {
-        lowest,
-        highest,
-        run: [0; 16],
-        nonce: [0; 32],
-    };
-    for (offered, lowest, chosen) in [
-        ((1, 9), CLEAR, Some(CLEAR)),
-        ((1, 9), SEALED, Some(SEALED)),
-        ((CLEAR, CLEAR), SEALED, None),
-        ((SEALED, SEALED), CLEAR, Some(SEALED)),
-        ((SEALED + 1, SEALED + 2), CLEAR, None),
-        ((1, 1), CLEAR, None),
-    ] {
-        assert_eq!(hello(offered.0, offered.1).version(lowest), chosen);
-    }
-    assert!(Hello::decode(&hello(3, 2).encode()).is_err());
-    assert!(Hello::decode(&hello(0, 2).encode()).is_err());
 }

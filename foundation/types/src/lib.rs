@@ -34,6 +34,7 @@ pub mod reason;
 pub mod shell;
 pub mod site;
 pub mod strangers;
+pub mod stream;
 pub mod text;
 pub mod units;
 pub mod workflow;

@@ -1,5 +1,5 @@
-//! L3: sessions between the controller and the nodes of a site. Who opens one proves by a munge credential who it is; each message
-//! carries a proof that it belongs to the session, and where. docs/internals/site.md, "Who may give orders".
+//! L3: sessions between the controller and the nodes of a site. Who opens one proves by a munge credential who it is, and hands over the
+//! key of a sealed stream in it. docs/internals/site.md, "Who may give orders"; docs/internals/streams.md.
 
 mod credential;
 mod session;
@@ -11,8 +11,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::io;
 
-/// Bytes of keys, proofs and nonces.
-pub const KEY_BYTES: usize = 32;
+/// Bytes of keys and nonces.
+pub use tarn_types::key::KEY_BYTES;
 
 /// Something that nobody else is to know. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,13 +24,7 @@ impl Secret {
     /// # Errors
     /// When the kernel gives none.
     pub fn random() -> io::Result<Self> {
-        let mut bytes = [0; KEY_BYTES];
-        let mut have = 0;
-        while have < bytes.len() {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            have += rustix::rand::getrandom(&mut bytes[have..], flags)?;
-        }
-        Ok(Self(bytes))
+        Ok(Self(tarn_stream::random()?))
     }
 
     /// One that is known already.

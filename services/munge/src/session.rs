@@ -2,13 +2,15 @@
 
 use crate::credential::{Identity, MAX_CREDENTIAL, Munge, MungeError};
 use crate::{KEY_BYTES, Secret};
-use hmac::Mac;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_proto::site::{FrameError, MAX_FRAME, decode, encode};
+use tarn_stream::{End, Receiver, Sender, Wait, messages};
+use tarn_types::stream::StreamKeys;
 
 /// What a node says first: who does not hear it has reached something else.
 const MAGIC: &[u8; 8] = b"TARNSITE";
@@ -31,30 +33,12 @@ pub enum SessionError {
     /// Whoever it is, it is not who may.
     #[error("{0}")]
     Refused(String),
-    /// Something that is no message, or whose proof is none.
+    /// Something that is no message, or not of the other side.
     #[error("{0}")]
-    Broken(&'static str),
+    Broken(String),
     /// A message cannot be made or read.
     #[error(transparent)]
     Frame(#[from] FrameError),
-}
-
-/// Which way a message goes: none is worth anything the other way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// From who has opened the session.
-    There,
-    /// Back.
-    Back,
-}
-
-impl Way {
-    fn word(self) -> &'static [u8] {
-        match self {
-            Self::There => b"there",
-            Self::Back => b"back",
-        }
-    }
 }
 
 /// Begins a session with a node, as this process's user. `reader` is the user that the node's tarnd runs as; with the session it
@@ -75,9 +59,8 @@ pub fn open(
     let mut magic = [0; MAGIC.len()];
     read(&stream, &mut magic, until)?;
     if magic != *MAGIC {
-        return Err(SessionError::Broken(
-            "whoever listens there is no tarnd of a site",
-        ));
+        let text = "whoever listens there is no tarnd of a site";
+        return Err(SessionError::Broken(text.into()));
     }
     let mut nonce = [0; KEY_BYTES];
     read(&stream, &mut nonce, until)?;
@@ -91,7 +74,7 @@ pub fn open(
     let credential = munge.encode(&payload.pack(), reader)?;
     let length = (credential.len() as u32).to_le_bytes();
     (&stream).write_all(&[&length, credential.as_bytes()].concat())?;
-    halves(stream, &key, Way::There)
+    halves(stream, &key, End::Client)
 }
 
 /// The node's half: `node` is its name, `opener` the user that may begin sessions. Returns the site's secrets too.
@@ -109,7 +92,7 @@ pub fn accept(
         let text = format!("user {user} may not give orders, only user {opener} may");
         return Err(SessionError::Refused(text));
     }
-    let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
+    let (reader, writer) = halves(stream, &payload.key, End::Server)?;
     Ok((reader, writer, payload.secrets))
 }
 
@@ -123,7 +106,7 @@ pub fn accept_anyone(
     munge: &Munge,
 ) -> Result<(Reader, Writer, Identity), SessionError> {
     let (identity, payload) = proven(&stream, name, munge)?;
-    let (reader, writer) = halves(stream, &payload.key, Way::Back)?;
+    let (reader, writer) = halves(stream, &payload.key, End::Server)?;
     Ok((reader, writer, identity))
 }
 
@@ -143,16 +126,16 @@ fn proven(
     read(stream, &mut length, began + SILENCE)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_CREDENTIAL {
-        return Err(SessionError::Broken(
-            "a credential that is too long to be one",
-        ));
+        let text = "a credential that is too long to be one";
+        return Err(SessionError::Broken(text.into()));
     }
     let mut credential = vec![0; length];
     read(stream, &mut credential, until)?;
     let (identity, payload) = munge.decode(&credential)?;
-    let payload = Payload::unpack(&payload).ok_or(SessionError::Broken(
-        "a credential that was made for something else",
-    ))?;
+    let payload = Payload::unpack(&payload).ok_or_else(|| {
+        let text = "a credential that was made for something else, or by another release of tarn: use the same one on all hosts";
+        SessionError::Broken(text.into())
+    })?;
     if payload.nonce != *nonce.bytes() {
         let text = "a credential that was made for another session: a replay";
         return Err(SessionError::Refused(text.into()));
@@ -178,7 +161,7 @@ struct Payload {
 
 impl Payload {
     /// What it begins with: a credential of another use of munge is none of ours.
-    const PURPOSE: &'static [u8] = b"tarn site 2\0";
+    const PURPOSE: &'static [u8] = b"tarn site 3\0";
 
     fn pack(&self) -> Vec<u8> {
         let Self {
@@ -216,41 +199,27 @@ impl Payload {
     }
 }
 
-fn halves(stream: TcpStream, key: &Secret, own: Way) -> Result<(Reader, Writer), SessionError> {
-    let other = match own {
-        Way::There => Way::Back,
-        Way::Back => Way::There,
-    };
+/// Both directions of a session whose key is fresh, and known to its ends alone.
+fn halves(stream: TcpStream, key: &Secret, end: End) -> Result<(Reader, Writer), SessionError> {
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let writer = Writer {
-        stream: stream.try_clone()?,
-        key: key.clone(),
-        way: own,
-        number: 0,
+    let keys = StreamKeys {
+        secret: *key.bytes(),
+        to_server: 0,
+        to_client: 0,
     };
-    let reader = Reader {
-        stream,
-        key: key.clone(),
-        way: other,
-        number: 0,
-    };
-    Ok((reader, writer))
+    let (receiver, sender) = messages(stream, &keys, end)?;
+    Ok((Reader(receiver), Writer(sender)))
 }
 
 /// What is read of a session.
 #[derive(Debug)]
-pub struct Reader {
-    stream: TcpStream,
-    key: Secret,
-    way: Way,
-    number: u64,
-}
+pub struct Reader(Receiver);
 
 impl Reader {
     /// The next message, waited for so long. An error ends the session.
     ///
     /// # Errors
-    /// When none comes, it is none, or its proof is none.
+    /// When none comes, it is none, or it is not what the other side has sent.
     pub fn receive<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<T, SessionError> {
         self.receive_at_most(MAX_FRAME, timeout)
     }
@@ -264,47 +233,23 @@ impl Reader {
         most: usize,
         timeout: Duration,
     ) -> Result<T, SessionError> {
-        let until = Instant::now() + timeout;
-        let mut head = [0; 4 + KEY_BYTES];
-        read(&self.stream, &mut head, until)?;
-        let (length, proof) = head.split_at(4);
-        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
-        if length > most {
-            return Err(SessionError::Broken("a message that is too long to be one"));
-        }
-        // Room as it comes: a length alone costs nothing.
-        let mut body = Vec::new();
-        while body.len() < length {
-            let from = body.len();
-            body.resize(length.min(from + (1 << 20)), 0);
-            read(&self.stream, &mut body[from..], until)?;
-        }
-        let number = self.number.to_le_bytes();
-        let mac = self.key.mac(&[self.way.word(), &number, &body]);
-        // Compared in constant time.
-        mac.verify_slice(proof).map_err(|_| {
-            SessionError::Broken(
-                "an invalid proof: something between the two nodes changes messages",
-            )
+        let body = self.0.receive(most, Wait::Whole(timeout));
+        let body = body.map_err(|e| match e.kind() {
+            io::ErrorKind::InvalidData => SessionError::Broken(e.to_string()),
+            _ => SessionError::Io(e),
         })?;
-        self.number += 1;
         Ok(decode(&body)?)
     }
 
-    /// Ends the session, for who reads it in another thread too.
-    pub fn closer(&self) -> io::Result<TcpStream> {
-        self.stream.try_clone()
+    /// The stream itself: to end the session from elsewhere, or to see whether the other side has gone.
+    pub fn socket(&self) -> &Arc<TcpStream> {
+        self.0.socket()
     }
 }
 
 /// What is written to a session.
 #[derive(Debug)]
-pub struct Writer {
-    stream: TcpStream,
-    key: Secret,
-    way: Way,
-    number: u64,
-}
+pub struct Writer(Sender);
 
 impl Writer {
     /// Says something.
@@ -313,14 +258,8 @@ impl Writer {
     /// When it is too long, or the other side does not read. The session is over then.
     pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), SessionError> {
         let frame = encode(message)?;
-        let (length, body) = frame.split_at(4);
-        let number = self.number.to_le_bytes();
-        let mac = self.key.mac(&[self.way.word(), &number, body]);
-        let proof = mac.finalize().into_bytes();
-        self.number += 1;
-        self.stream
-            .write_all(&[length, &proof[..], body].concat())?;
-        Ok(())
+        // The stream has a length of its own.
+        Ok(self.0.send(&[&frame[4..]])?)
     }
 }
 

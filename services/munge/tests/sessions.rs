@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 use tarn_munge::{Munge, MungeError, Reader, Secret, SessionError, Writer, accept, open};
 use tarn_proto::site::{Greeting, MAX_FRAME};
+use tarn_stream::records::OVERHEAD;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -80,7 +81,7 @@ fn judged(daemon: &Daemon, made: impl FnOnce([u8; 32]) -> Vec<u8>) -> SessionErr
 
 fn payload(nonce: [u8; 32], node: &str) -> Vec<u8> {
     [
-        &b"tarn site 2\0"[..],
+        &b"tarn site 3\0"[..],
         &nonce,
         &[1; 32],
         &[1],
@@ -274,7 +275,7 @@ fn attack_what_is_changed_repeated_or_turned_round_on_the_way_ends_the_session()
         pass.join().unwrap();
         let (mut from, mut to) = pass_on.join().unwrap();
         to_node.send(&greeting(1)).unwrap();
-        let mut frame = vec![0; 36 + serde_length(&greeting(1))];
+        let mut frame = vec![0; OVERHEAD + 4 + serde_length(&greeting(1))];
         from.read_exact(&mut frame).unwrap();
         match how {
             "changed" => *frame.last_mut().unwrap() ^= 1,

@@ -4,6 +4,7 @@ use crate::owned;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tarn_proto::{data, local, node, site, storage};
+use tarn_stream::hello;
 
 /// What is a message is written so that it is read as the same one.
 fn site_message<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
@@ -86,9 +87,11 @@ pub(crate) fn peer_seeds() -> Vec<Vec<u8>> {
 
 /// What moves parts between nodes.
 pub(crate) fn data(bytes: &[u8]) {
-    let _ = bytes.first_chunk().map(data::Hello::decode);
-    let _ = bytes.first_chunk().map(data::Welcome::decode);
-    let _ = bytes.first_chunk().map(|byte| data::Verdict::decode(*byte));
+    let _ = bytes.first_chunk().map(hello::Hello::decode);
+    let _ = bytes.first_chunk().map(hello::Welcome::decode);
+    let _ = bytes
+        .first_chunk()
+        .map(|byte| hello::Verdict::decode(*byte));
     let _ = bytes.first_chunk().map(data::Answer::decode);
     let _ = bytes.first_chunk().map(data::Window::decode_head);
     let _ = data::Asked::decode(bytes);

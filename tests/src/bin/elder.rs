@@ -1,10 +1,10 @@
-//! A tarnd of an earlier release, as far as a run sees of it: it is started and reached as every tarnd (the control plane has not
+//! A tarnd of an earlier release, as far as a run sees of it: it is started and reached as every tarnd (sessions have not
 //! changed since), but its messages about a run are of an older version, so it refuses what it is asked.
 
 use std::net::TcpListener;
 use std::sync::Arc;
 use tarn_proto::node::{Answer, Call, Start, Started, VERSION, decode, encode};
-use tarn_sessions::{Handler, News, RunKeys, Server, Talk, Timeouts};
+use tarn_sessions::{Handler, News, Refused, RunKeys, Server, Talk, Timeouts};
 
 /// What it speaks.
 const OLD: u32 = VERSION - 1;
@@ -12,7 +12,7 @@ const OLD: u32 = VERSION - 1;
 struct Elder;
 
 impl Handler for Elder {
-    fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
+    fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
         Ok((Vec::new(), Box::new(Self)))
     }
 }

@@ -1,9 +1,7 @@
 //! A peer, and its trees as sources of copies.
 
-use crate::handshake::{Key, Outcome, Says, Session, connect};
 use crate::stream::Stream;
 use crate::transport::Way;
-use crate::wire::Wire;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
@@ -11,10 +9,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, PeerTree, Watch};
-use tarn_proto::data::{
-    Answer, Call, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, RunId, Status, StreamKeys, Tree,
-};
+use tarn_proto::data::{Answer, Call, MAX_REPLY, MAX_TEXT, Malformed, PROOF_BYTES, Status, Tree};
+use tarn_stream::{Key, Outcome, Says, Session, Wire, connect};
 use tarn_types::event::FailureKind;
+use tarn_types::stream::{RunId, StreamKeys};
 
 /// How long a client waits for what.
 #[derive(Debug, Clone, Copy)]

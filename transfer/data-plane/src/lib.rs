@@ -8,7 +8,6 @@
 mod arriving;
 mod client;
 mod far;
-mod handshake;
 mod probe;
 mod replica_registry;
 mod rma;
@@ -16,19 +15,18 @@ mod serve;
 mod server;
 mod stream;
 mod transport;
-mod wire;
 
 pub use arriving::Arriving;
 pub use client::{Client, Line, MAX_ADDRESSES, RemoteTree, Timeouts};
 pub use far::{Far, result};
-pub use handshake::Key;
 pub use probe::Probe;
 pub use replica_registry::{Called, MakeTarget, Part, Refusal, Registry, ReplicaRegistry, Served};
 pub use rma::{Bare, BareWindow, LIBRARY, Rma, library};
 pub use server::{Counts, Limits, Server};
-pub use tarn_proto::data::{RunId, StreamKeys, Tree};
+pub use tarn_proto::data::Tree;
+pub use tarn_stream::{Key, Wire};
+pub use tarn_types::stream::{RunId, StreamKeys};
 pub use transport::{Transport, Way};
-pub use wire::Wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

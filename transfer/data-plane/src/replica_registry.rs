@@ -1,7 +1,6 @@
 //! What a server may serve, and to whom.
 
 use crate::arriving::Arriving;
-use crate::handshake::Key;
 use crate::lock;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
@@ -10,9 +9,11 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tarn_ports::Control;
-use tarn_proto::data::{RunId, Tree};
+use tarn_proto::data::Tree;
 use tarn_ring::Target;
+use tarn_stream::Key;
 use tarn_sys::beneath::Root;
+use tarn_types::stream::RunId;
 
 /// A tree that may be read.
 #[derive(Debug, Clone)]

@@ -14,7 +14,6 @@ pub use bare::{Bare, BareWindow};
 pub(crate) use lane::Lane;
 pub(crate) use shim::Way;
 
-use crate::handshake::nonce;
 use crate::lock;
 use shim::{Endpoint, Flight, Opening, Shim};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -26,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tarn_proto::data::Window;
+use tarn_stream::random;
 use tarn_sys::signals::{Blocked, Handlers};
 
 /// What the library is called, beside the program or library that tarn is in, or where it is installed.
@@ -314,7 +314,7 @@ impl Domain {
         rights: (bool, Option<BorrowedFd<'_>>),
     ) -> io::Result<(Opening, Window)> {
         // Nobody finds it by guessing, where the provider lets one choose.
-        let secret = nonce()?;
+        let secret = random()?;
         let wanted = u64::from_le_bytes(std::array::from_fn(|i| secret[i]));
         if !self.guest {
             self.endpoint.guard()?;

@@ -2,11 +2,9 @@
 
 use crate::arriving::Waited;
 use crate::far;
-use crate::handshake::{Says, Secret, Session};
 use crate::replica_registry::{Called, MakeTarget, Part, Refusal, Served};
 use crate::rma::{Domain, Opened};
 use crate::server::Shared;
-use crate::wire::{Incoming, Outgoing, halves, read_exact_at};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
@@ -18,9 +16,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tarn_ports::Control;
 use tarn_proto::data::{
-    Answer, Asked, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, RunId, Status, Tree,
+    Answer, Asked, Call, Item, MAX_REPLY, MAX_TEXT, Malformed, Request, Status, Tree,
 };
+use tarn_stream::{End, Incoming, Outgoing, Says, Secret, Session, halves, read_exact_at};
 use tarn_sys::beneath::Root;
+use tarn_types::stream::RunId;
 
 /// Items of at most so many bytes are read and sent together with their heads; larger ones go from the file to the socket.
 const TOGETHER: u64 = 64 << 10;
@@ -48,8 +48,8 @@ struct Open {
 struct Unable(Status, String);
 
 pub(crate) struct Answering<'a> {
-    requests: BufReader<Incoming<'a>>,
-    answers: Outgoing<'a>,
+    requests: BufReader<Incoming<&'a TcpStream>>,
+    answers: Outgoing<&'a TcpStream>,
     /// Of the connection.
     number: u64,
     run: RunId,
@@ -71,7 +71,7 @@ impl<'a> Answering<'a> {
         (run, session): (RunId, Session),
         shared: &'a Shared,
     ) -> io::Result<Self> {
-        let (incoming, answers) = halves(socket, session.keys.as_ref())?;
+        let (incoming, answers) = halves(socket, session.keys.as_ref(), End::Server)?;
         Ok(Self {
             requests: BufReader::with_capacity(REQUESTS, incoming),
             answers,

@@ -3,7 +3,6 @@
 //! A connection is a *stranger* until it has proven itself, and takes nothing from those that have: strangers have places of
 //! their own, and when all are taken the newest takes that of the oldest, of whichever address has most.
 
-use crate::handshake::accept;
 use crate::lock;
 use crate::replica_registry::Registry;
 use crate::serve::Answering;
@@ -16,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tarn_proto::data::Verdict;
+use tarn_stream::accept;
+use tarn_stream::hello::Verdict;
 use tarn_types::strangers::sent_away;
 
 /// Bytes of a stream thread's stack.

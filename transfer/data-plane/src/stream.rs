@@ -2,13 +2,13 @@
 
 use crate::client::{RemoteTree, stopped};
 use crate::rma::{Domain, Reading};
-use crate::wire::Wire;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_ports::{MoverError, PeerStream, Piece, Watch};
 use tarn_proto::data::{Answer, Builder, MAX_TEXT, Malformed, Status, Window, release};
+use tarn_stream::Wire;
 use tarn_types::event::FailureKind;
 
 type Result<T> = std::result::Result<T, MoverError>;

@@ -1,27 +1,18 @@
 //! The end that asks: `tarn run`.
 
-use crate::frames::{Pieces, frame, frames};
-use crate::server::chain;
-use crate::wire::control_client::ControlClient;
-use crate::wire::frame::Kind;
-use crate::wire::{Frame, Heard, Heartbeat, Hello};
+use crate::frames::{Frame, Hello, Kind, MAX_FRAME, Pieces, frames};
 use crate::{
-    ControlError, QUEUE, RunKeys, TOLD_AHEAD, TOLD_AHEAD_BYTES, Timeouts, UNHEARD, VERSION, runtime,
+    ControlError, QUEUE, RunKeys, TOLD_AHEAD, TOLD_AHEAD_BYTES, Timeouts, UNHEARD, VERSION, lock,
+    start, write_all,
 };
 use std::collections::BTreeMap;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, ErrorKind};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{interval, sleep, timeout};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
-use tonic::{Status, Streaming};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_stream::{End, Outcome, Wait, connect, messages};
 
 /// Between two attempts to open a session.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -62,27 +53,24 @@ struct Shared {
     heard: Condvar,
     /// Why the session is over, once it is.
     over: OnceLock<String>,
-    /// Becomes true then.
-    ended: watch::Sender<bool>,
-    /// Ends what is sent.
-    hang_up: mpsc::Sender<()>,
+    /// Shut down then.
+    socket: Arc<TcpStream>,
 }
 
 impl Shared {
     /// Ends the session: nobody waits for an answer any more.
     fn end(&self, why: String) {
         let _ = self.over.set(why);
-        self.ended.send_replace(true);
-        // Once is enough.
-        let _ = self.hang_up.try_send(());
-        self.lock().clear();
+        // Whoever reads, writes, or waits to write, is let go; the node hears of it by the end of what is sent.
+        let _ = self.socket.shutdown(Shutdown::Both);
+        self.waiting().clear();
         // Locked in between, so that nobody who has just looked begins to wait after this.
         drop(self.ahead());
         self.heard.notify_all();
     }
 
-    fn ahead(&self) -> std::sync::MutexGuard<'_, Ahead> {
-        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        lock(&self.ahead)
     }
 
     /// Takes what the node says to have heard; false if that cannot be.
@@ -97,8 +85,8 @@ impl Shared {
         makes_sense
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, SyncSender<Vec<u8>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, SyncSender<Vec<u8>>>> {
+        lock(&self.waiting)
     }
 
     fn lost(&self) -> CallError {
@@ -111,12 +99,11 @@ impl Shared {
 /// else.
 pub struct Session {
     shared: Arc<Shared>,
-    outgoing: mpsc::Sender<Frame>,
+    outgoing: SyncSender<Frame>,
     /// Held while something is told: what is told keeps its order.
     telling: Mutex<()>,
     next: AtomicU64,
     about: Vec<u8>,
-    runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl Session {
@@ -124,7 +111,7 @@ impl Session {
     /// thread of its own, in order.
     ///
     /// # Errors
-    /// When nobody answers, the other end has other keys, or refuses.
+    /// When nobody answers, the other end has another key, or refuses.
     pub fn open(
         address: SocketAddr,
         keys: &RunKeys,
@@ -133,15 +120,13 @@ impl Session {
         node: &str,
         mut news: impl FnMut(Option<Vec<u8>>) + Send + 'static,
     ) -> Result<Self, ControlError> {
-        let runtime = runtime()?;
         let hello = Hello {
             lowest: VERSION,
             highest: VERSION,
             run: run.into(),
             node: node.into(),
         };
-        let opened = runtime.block_on(open(address, keys, timeouts, hello));
-        let opened = opened.map_err(|failed| {
+        let opened = open(address, keys, timeouts, &hello).map_err(|failed| {
             let address = address.to_string();
             match failed {
                 Failed::Refused(why) => ControlError::Refused { address, why },
@@ -153,7 +138,6 @@ impl Session {
         let Opened {
             incoming,
             outgoing,
-            hang_up,
             about,
         } = opened?;
         let shared = Arc::new(Shared {
@@ -161,41 +145,39 @@ impl Session {
             ahead: Mutex::default(),
             heard: Condvar::new(),
             over: OnceLock::new(),
-            ended: watch::Sender::new(false),
-            hang_up,
+            socket: Arc::clone(incoming.socket()),
         });
         let (told, heard) = sync_channel(UNHEARD);
-        let thread = std::thread::Builder::new().name("tarn-news".into());
-        thread
-            .spawn(move || {
-                for said in heard {
-                    news(Some(said));
-                }
-                news(None);
-            })
-            .map_err(|source| ControlError::System {
-                what: "cannot start a thread".into(),
-                source,
-            })?;
-        let reader = Arc::clone(&shared);
-        let mut ended = shared.ended.subscribe();
-        runtime.spawn(async move {
-            tokio::select! {
-                why = receive(incoming, &reader, &told, timeouts) => reader.end(why),
-                // The node hears of it by the end of what is sent.
-                _ = ended.wait_for(|over| *over) => {}
+        start("tarn-news", move || {
+            for said in heard {
+                news(Some(said));
             }
+            news(None);
+        })?;
+        let (queue, queued) = sync_channel(QUEUE);
+        let (writer, reader) = (Arc::clone(&shared), Arc::clone(&shared));
+        start("tarn-says", move || {
+            let written = write_all(outgoing, queued, timeouts.heartbeat);
+            let is_full =
+                |e: &io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            if written.is_err_and(|e| is_full(&e)) {
+                let time = timeouts.full().as_secs_f64();
+                writer.end(format!("it took nothing for {time} s: its tarnd hangs"));
+            }
+            let _ = writer.socket.shutdown(Shutdown::Both);
+        })?;
+        start("tarn-hears", move || {
+            let why = receive(incoming, &reader, &told, timeouts);
+            reader.end(why);
             // Whoever hears of the end can ask why.
             drop(told);
-        });
-        runtime.spawn(keep_alive(outgoing.clone(), timeouts));
+        })?;
         Ok(Self {
             shared,
-            outgoing,
+            outgoing: queue,
             telling: Mutex::default(),
             next: AtomicU64::new(1),
             about,
-            runtime: Some(runtime),
         })
     }
 
@@ -208,16 +190,16 @@ impl Session {
     ///
     /// # Errors
     /// When the node is lost or late. A late answer is thrown away.
-    pub fn call(&self, request: Vec<u8>, timeouts: Option<Duration>) -> Result<Vec<u8>, CallError> {
+    pub fn call(&self, request: Vec<u8>, timeout: Option<Duration>) -> Result<Vec<u8>, CallError> {
         let (number, answer) = self.ask(request)?;
-        let got = match timeouts {
+        let got = match timeout {
             None => answer.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(timeouts) => answer.recv_timeout(timeouts),
+            Some(timeout) => answer.recv_timeout(timeout),
         };
         got.map_err(|e| {
-            self.shared.lock().remove(&number);
-            match (e, timeouts) {
-                (RecvTimeoutError::Timeout, Some(timeouts)) => CallError::Late(timeouts),
+            self.shared.waiting().remove(&number);
+            match (e, timeout) {
+                (RecvTimeoutError::Timeout, Some(timeout)) => CallError::Late(timeout),
                 _ => self.shared.lost(),
             }
         })
@@ -226,10 +208,10 @@ impl Session {
     fn ask(&self, request: Vec<u8>) -> Result<(u64, Receiver<Vec<u8>>), CallError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = sync_channel(1);
-        self.shared.lock().insert(number, sender);
+        self.shared.waiting().insert(number, sender);
         // Whoever ends the session clears the list after that is known: nobody waits in it for ever.
         if self.shared.over.get().is_some() {
-            self.shared.lock().remove(&number);
+            self.shared.waiting().remove(&number);
             return Err(self.shared.lost());
         }
         for frame in frames(Kind::Request, number, request) {
@@ -246,7 +228,7 @@ impl Session {
     /// # Errors
     /// When the node is lost.
     pub fn tell(&self, said: Vec<u8>) -> Result<(), CallError> {
-        let _in_order = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _in_order = lock(&self.telling);
         let bytes = said.len() as u64;
         let full = |ahead: &mut Ahead| self.over().is_none() && !ahead.has_room(bytes);
         let waited = self.shared.heard.wait_while(self.shared.ahead(), full);
@@ -260,21 +242,9 @@ impl Session {
         sent.then_some(()).ok_or_else(|| self.shared.lost())
     }
 
-    /// Waits for room in the queue, but not longer than the session lasts.
+    /// Waits for room in the queue, but not longer than the session lasts: at its end what writes is gone.
     fn send(&self, frame: Frame) -> bool {
-        let frame = match self.outgoing.try_send(frame) {
-            Err(TrySendError::Full(frame)) => frame,
-            sent => return sent.is_ok(),
-        };
-        let mut ended = self.shared.ended.subscribe();
-        self.runtime.as_ref().is_some_and(|runtime| {
-            runtime.block_on(async {
-                tokio::select! {
-                    sent = self.outgoing.send(frame) => sent.is_ok(),
-                    _ = ended.wait_for(|over| *over) => false,
-                }
-            })
-        })
+        self.outgoing.send(frame).is_ok()
     }
 
     /// Ends the session: whoever waits in it gets an error. Does not wait.
@@ -291,9 +261,6 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.end();
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 
@@ -307,188 +274,170 @@ enum Failed {
 
 /// A session that has begun.
 struct Opened {
-    incoming: Streaming<Frame>,
-    outgoing: mpsc::Sender<Frame>,
-    hang_up: mpsc::Sender<()>,
+    incoming: tarn_stream::Receiver,
+    outgoing: tarn_stream::Sender,
     about: Vec<u8>,
 }
 
 /// Tries to connect until somebody answers.
-async fn open(
+fn open(
     address: SocketAddr,
     keys: &RunKeys,
     timeouts: Timeouts,
-    hello: Hello,
+    hello: &Hello,
 ) -> Result<Opened, Failed> {
-    let mut last = "it is silent".to_owned();
-    let opening = async {
-        loop {
-            match connect(address, keys, timeouts, hello.clone()).await {
-                Err(Failed::Cut(why)) => last = why,
-                other => return other,
-            }
-            sleep(AGAIN).await;
+    let until = Instant::now() + timeouts.connect;
+    loop {
+        let why = match try_open(address, keys, timeouts, hello) {
+            Err(Failed::Cut(why)) => why,
+            other => return other,
+        };
+        if Instant::now() + AGAIN >= until {
+            let tried = timeouts.connect;
+            return Err(Failed::Cut(format!("{why}; it was tried for {tried:?}")));
         }
-    };
-    let opened = timeout(timeouts.connect, opening).await;
-    opened.unwrap_or_else(|_| {
-        let tried = timeouts.connect;
-        Err(Failed::Cut(format!("{last}; it was tried for {tried:?}")))
-    })
+        std::thread::sleep(AGAIN);
+    }
 }
 
 /// What an error of a connection that was to be opened means.
-fn not_opened(error: &(dyn std::error::Error + 'static)) -> Failed {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    let mut kinds = causes.filter_map(|e| e.downcast_ref::<io::Error>().map(io::Error::kind));
-    let known = [
-        io::ErrorKind::ConnectionRefused,
-        io::ErrorKind::InvalidData,
-        io::ErrorKind::TimedOut,
-    ];
-    match kinds.find(|kind| known.contains(kind)) {
-        Some(io::ErrorKind::ConnectionRefused) => Failed::Unreachable(
+fn not_opened(error: &io::Error) -> Failed {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Failed::Unreachable(
             "nobody listens there: its tarnd has ended (connection refused)".into(),
         ),
-        // TLS says it so.
-        Some(io::ErrorKind::InvalidData) => Failed::Unreachable(format!(
-            "it is not of this run: its certificate is another ({})",
-            chain(error)
-        )),
-        Some(_) => Failed::Cut("no connection comes about".into()),
-        None => Failed::Cut(format!("it closes the connection ({})", chain(error))),
+        ErrorKind::InvalidData => Failed::Unreachable(format!("it is not of this run: {error}")),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            Failed::Cut("no connection comes about".into())
+        }
+        _ => Failed::Cut(format!("it closes the connection ({error})")),
     }
 }
 
-async fn connect(
+fn try_open(
     address: SocketAddr,
     keys: &RunKeys,
     timeouts: Timeouts,
-    hello: Hello,
+    hello: &Hello,
 ) -> Result<Opened, Failed> {
-    let endpoint = Endpoint::from_shared(format!("https://{address}"))
-        .and_then(|e| e.tls_config(keys.client()))
-        .map_err(|e| Failed::Unreachable(chain(&e)))?
-        .connect_timeout(timeouts.connect)
-        .tcp_nodelay(true);
-    let channel = endpoint.connect().await.map_err(|e| not_opened(&e))?;
-    let (outgoing, queued) = mpsc::channel(QUEUE);
-    let (hang_up, hung_up) = mpsc::channel(1);
-    let queued = ReceiverStream::new(queued).map(Some);
-    let until = queued.merge(ReceiverStream::new(hung_up).map(|()| None));
-    let sent = tokio_stream::once(frame(Kind::Hello(hello))).chain(until.map_while(|f| f));
-    let mut client = ControlClient::new(channel);
-    let answered = client.session(sent).await;
-    let mut incoming = answered.map_err(|e| not_opened(&e))?.into_inner();
+    let socket = TcpStream::connect_timeout(&address, timeouts.connect);
+    let socket = socket.map_err(|e| not_opened(&e))?;
+    let failed = |e: io::Error| not_opened(&e);
+    socket.set_nodelay(true).map_err(failed)?;
+    let write = socket.set_write_timeout(Some(timeouts.full()));
+    write.map_err(failed)?;
+    let begun = connect(&socket, true, keys.run(), &keys.key()).map_err(failed)?;
+    let session = match begun {
+        Outcome::Ready(session) => session,
+        Outcome::Busy => return Err(Failed::Cut("it has too many sessions".into())),
+        Outcome::NoVersion => {
+            let why = "it is of another release of tarn: use the same one on all nodes";
+            return Err(Failed::Unreachable(why.into()));
+        }
+    };
+    let Some(keys) = session.keys else {
+        return Err(Failed::Unreachable("it does not seal its stream".into()));
+    };
+    let (mut incoming, mut outgoing) = messages(socket, &keys, End::Client).map_err(failed)?;
+    let said = outgoing.send(&[&Frame::Hello(hello.clone()).encode()]);
+    said.map_err(failed)?;
     loop {
-        let first = incoming.message().await.map_err(|e| not_opened(&e))?;
-        match first.and_then(|f| f.kind) {
-            Some(Kind::Heartbeat(_)) => {}
-            Some(Kind::Welcome(welcome)) => {
+        let first = incoming.receive(MAX_FRAME, Wait::Silence(timeouts.connect));
+        match Frame::decode(&first.map_err(failed)?) {
+            Some(Frame::Heartbeat) => {}
+            Some(Frame::Welcome(_, about)) => {
                 return Ok(Opened {
                     incoming,
                     outgoing,
-                    hang_up,
-                    about: welcome.about,
+                    about,
                 });
             }
-            Some(Kind::Refused(refused)) => return Err(Failed::Refused(refused.why)),
+            Some(Frame::Refused(why)) => return Err(Failed::Refused(why)),
             _ => {
-                return Err(Failed::Unreachable(
-                    "it sent another message than its name".into(),
-                ));
+                let why = "it sent another message than its name";
+                return Err(Failed::Unreachable(why.into()));
             }
-        }
-    }
-}
-
-async fn keep_alive(outgoing: mpsc::Sender<Frame>, timeouts: Timeouts) {
-    let mut beat = interval(timeouts.heartbeat);
-    loop {
-        beat.tick().await;
-        if outgoing
-            .send(frame(Kind::Heartbeat(Heartbeat {})))
-            .await
-            .is_err()
-        {
-            return;
         }
     }
 }
 
 /// Hands out what comes, until nothing comes any more; why that is so.
-async fn receive(
-    mut incoming: Streaming<Frame>,
+fn receive(
+    mut incoming: tarn_stream::Receiver,
     shared: &Shared,
     told: &SyncSender<Vec<u8>>,
     timeouts: Timeouts,
 ) -> String {
     let (mut answers, mut news) = (Pieces::default(), Pieces::default());
+    let mut heard = Instant::now();
     loop {
-        let kind = match timeout(timeouts.lost, incoming.message()).await {
-            Err(_) => return silent(timeouts.lost),
-            Ok(Err(e)) => return cut(&e),
-            Ok(Ok(None)) => return "its tarnd has ended the session".into(),
-            Ok(Ok(Some(frame))) => frame.kind,
+        let frame = match incoming.receive(MAX_FRAME, Wait::Silence(timeouts.lost)) {
+            Ok(bytes) => Frame::decode(&bytes),
+            Err(e) => return cut(&e, heard.elapsed(), timeouts.lost),
         };
-        match kind {
-            Some(Kind::Heartbeat(_)) => {}
-            Some(Kind::Heard(Heard { messages, bytes })) => {
+        heard = Instant::now();
+        match frame {
+            Some(Frame::Heartbeat) => {}
+            Some(Frame::Heard { messages, bytes }) => {
                 if !shared.note_heard(messages, bytes) {
                     return "it acknowledges messages that were never sent".into();
                 }
             }
-            Some(Kind::Answer(piece)) => {
+            Some(Frame::End(why)) => return why,
+            Some(Frame::Piece(Kind::Answer, piece)) => {
                 let number = piece.number;
                 match answers.take(piece) {
                     Ok(None) => {}
                     Ok(Some(answer)) => {
                         // Nobody waits for an answer that came too late.
-                        if let Some(waiting) = shared.lock().remove(&number) {
+                        if let Some(waiting) = shared.waiting().remove(&number) {
                             let _ = waiting.try_send(answer);
                         }
                     }
-                    Err(why) => return why,
+                    Err(why) => return why.to_string(),
                 }
             }
-            Some(Kind::News(piece)) => match news.take(piece) {
+            Some(Frame::Piece(Kind::News, piece)) => match news.take(piece) {
                 Ok(None) => {}
                 Ok(Some(said)) => {
                     if told.try_send(said).is_err() {
                         return format!("{UNHEARD} messages of it wait to be read");
                     }
                 }
-                Err(why) => return why,
+                Err(why) => return why.to_string(),
             },
             _ => return "it sent a message that is not valid here".into(),
         }
     }
 }
 
-fn silent(timeouts: Duration) -> String {
-    format!(
-        "nothing came from it for {} s: the node or its network is down, or its tarnd hangs",
-        timeouts.as_secs_f64()
-    )
+/// What the end of a session by an error means, after so long without a message. Where the two ends cannot hear each other, the other
+/// one may have been first to give up and to close.
+fn cut(error: &io::Error, silent: Duration, lost: Duration) -> String {
+    match error.kind() {
+        ErrorKind::InvalidData => format!("it sent what is no message ({error})"),
+        ErrorKind::TimedOut => silence(lost),
+        _ if silent > lost / 2 => silence(silent),
+        _ => "its tarnd has died, or the node has (connection closed)".into(),
+    }
 }
 
-/// What the end of a session by an error means.
-fn cut(status: &Status) -> String {
-    match std::error::Error::source(status) {
-        Some(_) => "its tarnd has died, or the node has (connection closed)".into(),
-        None => format!("it sent what is no message ({})", status.message()),
-    }
+fn silence(time: Duration) -> String {
+    format!(
+        "nothing came from it for {:.0} s: the node or its network is down, or its tarnd hangs",
+        time.as_secs_f64()
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handler, News, Server, Talk};
+    use crate::{Handler, News, Refused, Server, Talk};
 
     struct Nobody;
 
     impl Handler for Nobody {
-        fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
+        fn opened(&self, _: &str, _: &str, _: News) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
             panic!("it was opened")
         }
     }
@@ -505,10 +454,9 @@ mod tests {
             run: "r".into(),
             node: "n".into(),
         };
-        let opening = connect(server.address(), &keys, Timeouts::default(), hello);
-        match runtime().unwrap().block_on(opening) {
+        match try_open(server.address(), &keys, Timeouts::default(), &hello) {
             Err(Failed::Refused(why)) => {
-                assert!(why.contains("version 1") && why.contains("2 to 5"), "{why}")
+                assert!(why.contains("version 2") && why.contains("3 to 6"), "{why}")
             }
             _ => panic!("it was not refused"),
         }

@@ -1,19 +1,178 @@
-//! Messages as frames, and back.
+//! Frames: messages of any kind, and long ones cut so that heartbeats get through between their pieces.
+//!
+//! A frame is a message of the stream: `u8 kind`, then what the kind says; numbers are little-endian. docs/internals/streams.md.
 
 use crate::MAX_MESSAGE;
-use crate::wire::frame::Kind;
-use crate::wire::{Frame, Piece};
 use std::collections::BTreeMap;
 
-/// Bytes of one frame: below gRPC's usual bound of 4 MiB, and short enough that heartbeats get through between them.
+/// Bytes of content of one frame.
 const PIECE: usize = 1 << 20;
+/// Bytes of a frame: of one with a name, or a piece.
+pub(crate) const MAX_FRAME: usize = PIECE + 64;
+
+/// What frames there are, by their first byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The client's first word: `u16` lowest and highest version, `u16` length of the run's name, the names of the run and of the node.
+    Hello(Hello),
+    /// The server takes part: `u16` version, then what the node tells of itself.
+    Welcome(u16, Vec<u8>),
+    /// The server does not take part, and why.
+    Refused(String),
+    /// Still here.
+    Heartbeat,
+    /// The client has been heard: `u64` messages, `u64` bytes.
+    Heard {
+        /// So many of its messages.
+        messages: u64,
+        /// So many bytes of them.
+        bytes: u64,
+    },
+    /// The server ends the session, and why.
+    End(String),
+    /// Of a message: `u64` number, `u8` whether more of it follows, its bytes.
+    Piece(Kind, Piece),
+}
+
+/// Who says what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) lowest: u16,
+    pub(crate) highest: u16,
+    pub(crate) run: String,
+    pub(crate) node: String,
+}
+
+/// Of a message in pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Numbered from 1 by the client.
+    Request,
+    /// With the number of its request.
+    Answer,
+    /// What the server says unasked: 0.
+    News,
+    /// What the client tells, from 1.
+    Told,
+}
+
+/// A message, or a piece of one that is too long for one frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) number: u64,
+    pub(crate) more: bool,
+    pub(crate) content: Vec<u8>,
+}
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const REFUSED: u8 = 3;
+const HEARTBEAT: u8 = 4;
+const HEARD: u8 = 5;
+const REQUEST: u8 = 6;
+const ANSWER: u8 = 7;
+const NEWS: u8 = 8;
+const TOLD: u8 = 9;
+const END: u8 = 10;
+
+impl Kind {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Request => REQUEST,
+            Self::Answer => ANSWER,
+            Self::News => NEWS,
+            Self::Told => TOLD,
+        }
+    }
+}
+
+impl Frame {
+    /// As it is sent.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let join = |parts: &[&[u8]]| parts.concat();
+        match self {
+            Self::Hello(hello) => {
+                let run = hello.run.as_bytes();
+                // Longer names are no names: the server refuses what is cut.
+                let length = u16::try_from(run.len()).unwrap_or(u16::MAX);
+                join(&[
+                    &[HELLO],
+                    &hello.lowest.to_le_bytes(),
+                    &hello.highest.to_le_bytes(),
+                    &length.to_le_bytes(),
+                    run,
+                    hello.node.as_bytes(),
+                ])
+            }
+            Self::Welcome(version, about) => join(&[&[WELCOME], &version.to_le_bytes(), about]),
+            Self::Refused(why) => join(&[&[REFUSED], why.as_bytes()]),
+            Self::End(why) => join(&[&[END], why.as_bytes()]),
+            Self::Heartbeat => vec![HEARTBEAT],
+            Self::Heard { messages, bytes } => {
+                join(&[&[HEARD], &messages.to_le_bytes(), &bytes.to_le_bytes()])
+            }
+            Self::Piece(kind, piece) => join(&[
+                &[kind.byte()],
+                &piece.number.to_le_bytes(),
+                &[piece.more.into()],
+                &piece.content,
+            ]),
+        }
+    }
+
+    /// As it came; `None` if it is no frame.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let kind = match *kind {
+            HELLO => {
+                let (lowest, rest) = rest.split_first_chunk()?;
+                let (highest, rest) = rest.split_first_chunk()?;
+                let (length, names) = rest.split_first_chunk()?;
+                let (run, node) = names.split_at_checked(u16::from_le_bytes(*length).into())?;
+                return Some(Self::Hello(Hello {
+                    lowest: u16::from_le_bytes(*lowest),
+                    highest: u16::from_le_bytes(*highest),
+                    run: str::from_utf8(run).ok()?.into(),
+                    node: str::from_utf8(node).ok()?.into(),
+                }));
+            }
+            WELCOME => {
+                let (version, about) = rest.split_first_chunk()?;
+                return Some(Self::Welcome(u16::from_le_bytes(*version), about.into()));
+            }
+            REFUSED => return Some(Self::Refused(str::from_utf8(rest).ok()?.into())),
+            END => return Some(Self::End(str::from_utf8(rest).ok()?.into())),
+            HEARTBEAT => return rest.is_empty().then_some(Self::Heartbeat),
+            HEARD => {
+                let (messages, rest) = rest.split_first_chunk()?;
+                return Some(Self::Heard {
+                    messages: u64::from_le_bytes(*messages),
+                    bytes: u64::from_le_bytes(rest.try_into().ok()?),
+                });
+            }
+            REQUEST => Kind::Request,
+            ANSWER => Kind::Answer,
+            NEWS => Kind::News,
+            TOLD => Kind::Told,
+            _ => return None,
+        };
+        let (number, rest) = rest.split_first_chunk()?;
+        let (more, content) = rest.split_first()?;
+        let piece = Piece {
+            number: u64::from_le_bytes(*number),
+            more: match more {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
+            content: content.into(),
+        };
+        Some(Self::Piece(kind, piece))
+    }
+}
 
 /// A message cut into frames.
-pub(crate) fn frames(
-    kind: fn(Piece) -> Kind,
-    number: u64,
-    content: Vec<u8>,
-) -> impl Iterator<Item = Frame> {
+pub(crate) fn frames(kind: Kind, number: u64, content: Vec<u8>) -> impl Iterator<Item = Frame> {
     let count = content.len().div_ceil(PIECE).max(1);
     (0..count).map(move |i| {
         let end = content.len().min((i + 1) * PIECE);
@@ -22,16 +181,14 @@ pub(crate) fn frames(
             content: content[i * PIECE..end].to_vec(),
             more: i + 1 < count,
         };
-        Frame {
-            kind: Some(kind(piece)),
-        }
+        Frame::Piece(kind, piece)
     })
 }
 
-/// A frame of its own.
-pub(crate) fn frame(kind: Kind) -> Frame {
-    Frame { kind: Some(kind) }
-}
+/// The other end sends too much of messages that it does not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it sends more than {0} bytes in unfinished messages")]
+pub(crate) struct TooMuch(usize);
 
 /// Messages of which not all pieces have come.
 pub(crate) struct Pieces {
@@ -58,14 +215,11 @@ impl Pieces {
     /// Takes a piece; the whole message if it is the last one.
     ///
     /// # Errors
-    /// What the other end has done wrong.
-    pub(crate) fn take(&mut self, piece: Piece) -> Result<Option<Vec<u8>>, String> {
+    /// When the other end sends too much of them.
+    pub(crate) fn take(&mut self, piece: Piece) -> Result<Option<Vec<u8>>, TooMuch> {
         self.bytes += piece.content.len();
         if self.bytes > self.most {
-            return Err(format!(
-                "it sends more than {} bytes in unfinished messages",
-                self.most
-            ));
+            return Err(TooMuch(self.most));
         }
         let begun = self.begun.entry(piece.number).or_default();
         begun.extend_from_slice(&piece.content);
@@ -83,6 +237,51 @@ mod tests {
     use super::*;
 
     #[test]
+    fn frames_come_back_and_nothing_else_is_one() {
+        let hello = Hello {
+            lowest: 1,
+            highest: 2,
+            run: "r-1".into(),
+            node: "n".into(),
+        };
+        let piece = Piece {
+            number: 7,
+            more: true,
+            content: b"some".into(),
+        };
+        let kinds = [Kind::Request, Kind::Answer, Kind::News, Kind::Told];
+        let pieces = kinds.map(|kind| Frame::Piece(kind, piece.clone()));
+        let others = [
+            Frame::Hello(hello),
+            Frame::Welcome(1, b"about".into()),
+            Frame::Refused("no".into()),
+            Frame::End("enough".into()),
+            Frame::Heartbeat,
+            Frame::Heard {
+                messages: 3,
+                bytes: 1 << 40,
+            },
+        ];
+        for frame in pieces.into_iter().chain(others) {
+            let bytes = frame.encode();
+            assert_eq!(Frame::decode(&bytes), Some(frame));
+        }
+        let wrong: [&[u8]; 8] = [
+            b"",
+            &[0],
+            &[11, 1],
+            &[HEARTBEAT, 0],
+            &[HELLO, 1, 0, 1, 0, 4, 0, b'r'],
+            &[HEARD, 1, 2, 3],
+            &[REFUSED, 0xff],
+            &[REQUEST, 1, 0, 0, 0, 0, 0, 0, 0, 2, b'x'],
+        ];
+        for bytes in wrong {
+            assert_eq!(Frame::decode(bytes), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn a_message_of_any_length_comes_back_whole() {
         for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE] {
             let content: Vec<u8> = (0..length).map(|i| i as u8).collect();
@@ -90,7 +289,8 @@ mod tests {
             let mut whole = None;
             for frame in frames(Kind::Request, 7, content.clone()) {
                 assert!(whole.is_none(), "only the last piece ends it");
-                let Some(Kind::Request(piece)) = frame.kind else {
+                assert!(frame.encode().len() <= MAX_FRAME);
+                let Frame::Piece(Kind::Request, piece) = frame else {
                     panic!("another kind")
                 };
                 whole = pieces.take(piece).expect("pieces");

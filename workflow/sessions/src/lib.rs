@@ -1,29 +1,27 @@
-//! L3: sessions between `tarn run` and the tarnd of each of its nodes: calls with deadlines, what is told, news, heartbeats;
-//! gRPC over mutual TLS with keys that only one run has. docs/internals/cluster.md, "Control plane".
+//! L3: sessions between `tarn run` and the tarnd of each of its nodes: calls with deadlines, what is told, news, heartbeats, on a
+//! sealed stream whose key only one run has. docs/internals/streams.md, "Sessions of a run".
 //!
-//! What is said is bytes here; `tarn_proto::node` gives them a meaning. Callers are blocking threads: the runtime that gRPC
-//! needs stays inside.
+//! What is said is bytes here; `tarn_proto::node` gives them a meaning. Of each session each end has a thread that reads and one that
+//! writes.
 
 mod client;
 mod frames;
-mod incoming;
 mod keys;
 mod server;
+mod talking;
 
 pub use client::{CallError, Session};
 pub use keys::{KeyError, RunKeys};
-pub use server::{Handler, News, Server, Talk};
+pub use server::{Handler, News, Refused, Server, Talk};
 
+use frames::Frame;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tarn_stream::Sender;
 
-/// What `proto/control.proto` says.
-#[allow(missing_docs, unreachable_pub, clippy::all)]
-mod wire {
-    tonic::include_proto!("tarn.control.v1");
-}
-
-/// The version of the protocol.
-pub const VERSION: u32 = 1;
+/// The version of what is said in sessions.
+pub const VERSION: u16 = 2;
 /// Bytes of one message; a manifest of ten million files fits.
 pub const MAX_MESSAGE: usize = 1 << 30;
 /// Frames of one session that wait to be sent, of at most 1 MiB each.
@@ -36,8 +34,6 @@ const TOLD_AHEAD: usize = 1024;
 const TOLD_AHEAD_BYTES: u64 = 64 << 20;
 /// Calls of one session that are being answered at once.
 const CALLS_AT_ONCE: usize = 256;
-/// The name that certificates of a run carry; nobody resolves it.
-const PEER: &str = "node.tarn";
 
 /// How long silence may last.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +44,14 @@ pub struct Timeouts {
     pub lost: Duration,
     /// For connecting and the first words.
     pub connect: Duration,
+}
+
+impl Timeouts {
+    /// After so long without taking a byte the other end is lost, even if it speaks. Longer than `lost`: an end that is silent as well is
+    /// called silent.
+    fn full(&self) -> Duration {
+        self.lost * 2
+    }
 }
 
 impl Default for Timeouts {
@@ -67,7 +71,7 @@ pub enum ControlError {
     #[error("{what}: {source}")]
     System {
         /// What was tried.
-        what: String,
+        what: &'static str,
         /// What it said.
         source: std::io::Error,
     },
@@ -87,21 +91,39 @@ pub enum ControlError {
         /// What it said.
         why: String,
     },
-    /// The keys cannot be used.
-    #[error(transparent)]
-    Keys(#[from] KeyError),
 }
 
-/// One for each end: it answers to nobody else.
-fn runtime() -> Result<tokio::runtime::Runtime, ControlError> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .max_blocking_threads(2 * CALLS_AT_ONCE)
-        .thread_name("tarn-sessions")
-        .enable_all()
-        .build()
-        .map_err(|source| ControlError::System {
-            what: "cannot start the threads of the control plane".into(),
-            source,
-        })
+/// A mutex whose holders never panic half-way through a change: a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a thread.
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ControlError> {
+    let thread = std::thread::Builder::new().name(name.into());
+    let started = thread.spawn(work);
+    started.map(drop).map_err(|source| ControlError::System {
+        what: "cannot start a thread",
+        source,
+    })
+}
+
+/// Writes what waits to be said, and a heartbeat where nothing does, until the end was said, nobody can say anything any more, or the
+/// other end takes nothing: the error, then. What waits is dropped, and whoever still wants to say something hears so.
+fn write_all(
+    mut sender: Sender,
+    said: Receiver<Frame>,
+    heartbeat: Duration,
+) -> std::io::Result<()> {
+    loop {
+        let frame = match said.recv_timeout(heartbeat) {
+            Ok(frame) => frame,
+            Err(RecvTimeoutError::Timeout) => Frame::Heartbeat,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        let sent = sender.send(&[&frame.encode()]);
+        if sent.is_err() || matches!(frame, Frame::End(_)) {
+            return sent;
+        }
+    }
 }

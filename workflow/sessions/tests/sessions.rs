@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tarn_sessions::{
-    CallError, ControlError, Handler, News, RunKeys, Server, Session, Talk, Timeouts,
+    CallError, ControlError, Handler, News, Refused, RunKeys, Server, Session, Talk, Timeouts,
 };
 
 const HASTE: Timeouts = Timeouts {
@@ -56,9 +56,9 @@ impl Handler for Host {
         run: &str,
         node: &str,
         news: News,
-    ) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
+    ) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
         if node == "unknown" {
-            return Err("there is no such node here".into());
+            return Err(Refused("there is no such node here".into()));
         }
         *self.0.news.lock().unwrap() = Some(news);
         let about = format!("{node} of {run}").into_bytes();
@@ -155,15 +155,15 @@ fn who_has_other_keys_or_none_is_refused() {
     let (server, echo) = serve(&keys);
     let tried = Session::open(server.address(), &others, HASTE, "r-1", "node0", |_| ());
     let why = tried.err().expect("refused").to_string();
-    assert!(why.contains("certificate"), "{why}");
-    // Without TLS at all.
+    assert!(why.contains("key"), "{why}");
+    // Without a handshake.
     let mut plain = TcpStream::connect(server.address()).unwrap();
     plain
         .set_read_timeout(Some(Duration::from_secs(5)))
         .unwrap();
     plain.write_all(&[0x5a; 4096]).unwrap();
     let mut answer = Vec::new();
-    // An alert and the end, or a reset.
+    // The end, or a reset.
     let _ = plain.read_to_end(&mut answer);
     assert!(answer.len() < 64);
     let (session, _heard) = open(server.address(), &keys);
@@ -282,10 +282,7 @@ fn an_end_that_dies_is_called_dead() {
     wire.cut.store(true, Ordering::SeqCst);
     assert_eq!(heard.recv().unwrap(), None);
     let why = session.over().unwrap();
-    assert!(
-        why.contains("its tarnd has died") && !why.contains("h2"),
-        "{why}"
-    );
+    assert!(why.contains("its tarnd has died"), "{why}");
     // Nobody is there any more.
     let at = server.address();
     drop(server);
@@ -361,7 +358,7 @@ fn a_recorded_session_is_worth_nothing() {
     drop(session);
     until("it goes", || echo.closed.load(Ordering::SeqCst) == 1);
     let said = wire.said.lock().unwrap().clone();
-    assert!(said.len() > 500, "{} bytes were recorded", said.len());
+    assert!(said.len() > 100, "{} bytes were recorded", said.len());
     let mut again = TcpStream::connect(server.address()).unwrap();
     again
         .set_read_timeout(Some(Duration::from_secs(5)))

@@ -3,7 +3,7 @@
 
 use super::Input;
 use crate::Fault;
-use crate::site::Strangers;
+use crate::site::{MAX_PENDING, MAX_PENDING_OF_ONE};
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,6 +17,7 @@ use std::time::Duration;
 use tarn_munge::{Munge, Reader, SessionError, Writer, accept_anyone};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Ask, CONTROLLER, Said, decode, encode};
+use tarn_stream::PendingConnections;
 use tarn_sys::fdpass::{peer, peer_groups};
 use tarn_types::codes::Exit;
 
@@ -81,11 +82,11 @@ pub(super) fn serve(path: &Path, far: SocketAddr, listener: ClientListener) -> R
             }
         }
     };
-    let strangers = Strangers::default();
+    let pending = PendingConnections::new(MAX_PENDING, MAX_PENDING_OF_ONE);
     let accept_far = move || {
         loop {
             if let Some((stream, from)) = accepted(far.accept()) {
-                meet(stream, from, &listener, &counts, &strangers);
+                meet(stream, from, &listener, &counts, &pending);
             }
         }
     };
@@ -190,9 +191,9 @@ fn meet(
     from: SocketAddr,
     listener: &ClientListener,
     counts: &Arc<Counts>,
-    strangers: &Strangers,
+    pending: &PendingConnections,
 ) {
-    let stranger = match strangers.admit(&stream, from) {
+    let stranger = match pending.admit(&stream, from) {
         Ok((stranger, _)) => stranger,
         Err(e) => {
             tracing::warn!("nobody can be accepted now: {e}");
@@ -259,9 +260,9 @@ fn converse_far(
         groups: tarn_sys::users::groups_of(user, group)?,
         trusted,
     };
-    let stream = reader.closer()?;
+    let stream = Arc::clone(reader.socket());
     stream.set_read_timeout(Some(Duration::from_millis(1)))?;
-    let is_gone = || matches!((&stream).read(&mut [0]), Ok(0));
+    let is_gone = || matches!(stream.peek(&mut [0]), Ok(0));
     match answer(listener, asker, ask, is_gone) {
         Some(said) => writer.send(&said),
         None => Ok(()),

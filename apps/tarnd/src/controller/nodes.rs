@@ -246,7 +246,7 @@ impl About {
             return Ok(());
         }
         tracing::info!(node, "takes orders");
-        let closer = reader.closer()?;
+        let closer = Arc::clone(reader.socket());
         let thread = std::thread::Builder::new().name("orders".into());
         let writing = thread.spawn(move || {
             write(&mut writer, &queue);
@@ -260,9 +260,7 @@ impl About {
             session,
         };
         let _ = self.inputs.send(closed);
-        let _ = reader
-            .closer()
-            .map(|s| s.shutdown(std::net::Shutdown::Both));
+        let _ = reader.socket().shutdown(std::net::Shutdown::Both);
         let _ = writing.join();
         Ok(())
     }

@@ -18,7 +18,7 @@ use tarn_node::{Config, Local, Namespaces};
 use tarn_ports::{Followers, Meter, Nodes, Peers};
 use tarn_proto::node::{self as proto, Answer, Call, NodeConfig, Started, Told, VERSION};
 use tarn_seal::ring::KeyRing;
-use tarn_sessions::{Handler, News, Talk};
+use tarn_sessions::{Handler, News, Refused, Talk};
 use tarn_types::layout::StateDir;
 use tarn_types::nodes::{Own, Staying};
 
@@ -417,18 +417,19 @@ fn make_way(holder: Option<&Holder>) {
 pub(super) struct Sessions(pub(super) Arc<Host>);
 
 impl Handler for Sessions {
-    fn opened(&self, run: &str, _: &str, news: News) -> Result<(Vec<u8>, Box<dyn Talk>), String> {
+    fn opened(&self, run: &str, _: &str, news: News) -> Result<(Vec<u8>, Box<dyn Talk>), Refused> {
         let host = &self.0;
         if run != host.run {
-            return Err(format!(
+            return Err(Refused(format!(
                 "this tarnd was started for {}, not for {run}",
                 host.run
-            ));
+            )));
         }
-        let about = serde_json::to_vec(&host.about).map_err(|e| e.to_string())?;
+        let about = serde_json::to_vec(&host.about);
+        let about = about.map_err(|e| Refused(e.to_string()))?;
         let mut state = host.state();
         if state.ends {
-            return Err("tarnd ends".into());
+            return Err(Refused("tarnd ends".into()));
         }
         state.next += 1;
         let number = state.next;

@@ -36,9 +36,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
     };
     tracing::info!(epoch, %from, "the controller gives orders");
     let (reports, queue) = channel();
-    let Ok(closer) = reader.closer() else {
-        return;
-    };
+    let closer = Arc::clone(reader.socket());
     std::thread::scope(|scope| {
         let writing = std::thread::Builder::new().name("reports".into());
         let spawned = writing.spawn_scoped(scope, move || {
@@ -64,7 +62,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
             site.obey(command, &reports);
         };
         tracing::warn!("the controller does not answer any more: {why}");
-        let _ = reader.closer().map(|s| s.shutdown(Shutdown::Both));
+        let _ = reader.socket().shutdown(Shutdown::Both);
         drop(reports);
     });
 }
@@ -101,7 +99,7 @@ fn welcome(
             term.epoch = greeting.epoch;
         }
         // Whoever gave orders before does not any more.
-        if let Some(before) = term.current.replace(reader.closer()?) {
+        if let Some(before) = term.current.replace(Arc::clone(reader.socket())) {
             let _ = before.shutdown(Shutdown::Both);
         }
     }

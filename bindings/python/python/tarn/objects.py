@@ -12,7 +12,7 @@ With an existing folder in $TARN_OBJECTS:
 >>> store = tarn.objects.Objects()
 >>> with store.create("doc/field", (300, 300)) as draft:
 ...     draft.array[:] = 1                      # in the store's own memory: nothing is copied
->>> store.array("doc/field").sum()              # here or in any other program: not copied either
+>>> float(store.array("doc/field").sum())       # here or in any other program: not copied either
 90000.0
 """
 

@@ -1,9 +1,9 @@
 //! Requests and replies.
 
 use super::{JobId, Outcome, PathBytes, Refusal, RegionId, Status, TaskId, TaskSpec, Uid};
-use crate::data::StreamKeys;
 use serde::{Deserialize, Serialize};
 use tarn_types::grant::Grant;
+use tarn_types::stream::StreamKeys;
 
 /// What a program asks. The first request of a connection is [`Request::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

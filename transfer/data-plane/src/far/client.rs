@@ -2,7 +2,6 @@
 
 use super::{keep_alive, result};
 use crate::rma::{Lane, Way};
-use crate::wire::Wire;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -15,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Offer, Verb};
 use tarn_ring::{Failure, Span, Started, Storage, Ticket};
+use tarn_stream::Wire;
 
 /// Bytes of requests that are made ready to be sent.
 const OUT: usize = 1 << 20;

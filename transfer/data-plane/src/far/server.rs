@@ -1,13 +1,13 @@
 //! The node that has it: requests are read, done, and answered in order.
 
 use crate::rma::{Opened, Rma};
-use crate::wire::{Incoming, Outgoing};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Offer, Verb};
 use tarn_ring::{Failure, Target};
+use tarn_stream::{Incoming, Outgoing};
 
 /// Bytes of answers that are gathered while more requests have come already.
 const GATHER: usize = 256 << 10;
@@ -16,11 +16,11 @@ const STALL: Duration = Duration::from_secs(300);
 
 /// Serves until the peer closes, or sends what is no request.
 pub(crate) fn serve(
-    (requests, answers): (&mut Incoming<'_>, &mut Outgoing<'_>),
+    (requests, answers): (&mut Incoming<&TcpStream>, &mut Outgoing<&TcpStream>),
     target: &mut dyn Target,
     rma: Option<&Rma>,
 ) -> io::Result<()> {
-    let socket = answers.socket();
+    let socket = *answers.socket();
     socket.set_read_timeout(Some(STALL))?;
     socket.set_write_timeout(Some(STALL))?;
     let mut requests = BufReader::with_capacity(GATHER, requests);

@@ -10,7 +10,8 @@ use tarn_data_plane::{
     Called, Client, Key, Limits, Part, Refusal, Registry, RunId, Served, Server, Tree, Way,
 };
 use tarn_ports::{Control, PeerTree, Piece};
-use tarn_proto::data::{Hello, MAX_REQUEST, Welcome};
+use tarn_proto::data::MAX_REQUEST;
+use tarn_stream::hello::{Hello, Welcome};
 
 /// Answers calls with what was said, serves one stretch of a file.
 struct Echo {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tarn_data_plane::{Client, Limits, Timeouts, Way};
 use tarn_mover::Trees;
 use tarn_ports::{Control, Mover};
-use tarn_proto::data::{Hello, Welcome};
-use tarn_seal::record::{LENGTH, Records};
+use tarn_stream::hello::{Hello, Welcome};
+use tarn_stream::records::{LENGTH, Records};
 use tarn_types::manifest::{EntryKind, Manifest};
 
 /// Bytes of what is said before the first record. To the server: a hello; a proof. To the client: a welcome with a proof; a verdict.

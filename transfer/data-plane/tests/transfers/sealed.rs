@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tarn_data_plane::{Client, Limits, Probe, Timeouts, Way};
 use tarn_ports::{Control, MoverError};
-use tarn_proto::data::{CLEAR, Hello, SEALED, Welcome};
+use tarn_stream::hello::{CLEAR, Hello, SEALED, Welcome};
 
 /// What both sides of a wire have sent.
 type Seen = Arc<Mutex<[Vec<u8>; 2]>>;

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_data_plane::{Client, Key, Limits, Timeouts};
 use tarn_ports::{Control, PeerTree, Piece};
-use tarn_proto::data::{
-    Answer, Builder, CLEAR, Hello, MAX_REQUEST, Status, Tree, Verdict, Welcome,
-};
+use tarn_proto::data::{Answer, Builder, MAX_REQUEST, Status, Tree};
+use tarn_stream::hello::{CLEAR, Hello, Verdict, Welcome};
 use tarn_types::event::FailureKind;
 
 fn error_of(client: Client) -> String {

@@ -1,6 +1,5 @@
-//! Records: what goes over a stream, sealed piece by piece in its order. docs/internals/cluster.md, "Data plane".
+//! Records: what goes over a stream, sealed piece by piece in its order. docs/internals/streams.md.
 
-use crate::SealError;
 use ::ring::aead::{self, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey};
 use tarn_types::key::KEY_BYTES;
 
@@ -12,6 +11,17 @@ pub const MAX_RECORD: usize = 64 << 10;
 pub const LENGTH: usize = 4;
 /// Records that one key seals.
 const MAX_RECORDS: u64 = 1 << 32;
+
+/// Why a record cannot be sealed or opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// It is longer than records are, or the key has sealed as much as it may.
+    #[error("a record of a length that none has, or one more than a key may seal")]
+    Length,
+    /// It is not what was sealed next.
+    #[error("record {0} was changed, left out, repeated or comes from somebody else")]
+    Forged(u64),
+}
 
 /// One direction of a stream: the records that were sealed, or opened, so far are its state.
 pub struct Records {
@@ -31,11 +41,11 @@ impl Records {
     ///
     /// # Errors
     /// None that can be met; the cipher's own.
-    pub fn new(secret: &[u8; KEY_BYTES], next: u64) -> Result<Self, SealError> {
+    pub fn new(secret: &[u8; KEY_BYTES], next: u64) -> Result<Self, RecordError> {
         let key = UnboundKey::new(&aead::AES_256_GCM, secret);
         let cipher = key
             .map(LessSafeKey::new)
-            .map_err(|_| SealError::Forged(next))?;
+            .map_err(|_| RecordError::Forged(next))?;
         Ok(Self { cipher, next })
     }
 
@@ -45,9 +55,9 @@ impl Records {
     }
 
     /// The next number as a nonce; it is used up.
-    fn nonce(&mut self) -> Result<Nonce, SealError> {
+    fn nonce(&mut self) -> Result<Nonce, RecordError> {
         if self.next >= MAX_RECORDS {
-            return Err(SealError::Length);
+            return Err(RecordError::Length);
         }
         let mut nonce = [0; NONCE_LEN];
         nonce[NONCE_LEN - 8..].copy_from_slice(&self.next.to_le_bytes());
@@ -58,9 +68,9 @@ impl Records {
     /// Adds a record to `out`, of `len` bytes that `fill` writes.
     ///
     /// # Errors
-    /// What `fill` says; [`SealError::Length`] of more than [`MAX_RECORD`] bytes, or when the key has sealed as much as it may.
+    /// What `fill` says; [`RecordError::Length`] of more than [`MAX_RECORD`] bytes, or when the key has sealed as much as it may.
     /// Then `out` is as it was.
-    pub fn seal<E: From<SealError>>(
+    pub fn seal<E: From<RecordError>>(
         &mut self,
         out: &mut Vec<u8>,
         len: usize,
@@ -74,7 +84,7 @@ impl Records {
         sealed
     }
 
-    fn seal_at<E: From<SealError>>(
+    fn seal_at<E: From<RecordError>>(
         &mut self,
         out: &mut Vec<u8>,
         start: usize,
@@ -83,7 +93,7 @@ impl Records {
     ) -> Result<(), E> {
         let whole = u32::try_from(len + MAX_TAG_LEN).ok();
         let length = whole.filter(|_| len <= MAX_RECORD);
-        let length = length.ok_or(SealError::Length)?;
+        let length = length.ok_or(RecordError::Length)?;
         out.extend_from_slice(&length.to_le_bytes());
         out.resize(start + LENGTH + len, 0);
         let content = &mut out[start + LENGTH..];
@@ -92,7 +102,7 @@ impl Records {
         let tag = self
             .cipher
             .seal_in_place_separate_tag(nonce, Aad::empty(), content);
-        let tag = tag.map_err(|_| SealError::Length)?;
+        let tag = tag.map_err(|_| RecordError::Length)?;
         out.extend_from_slice(tag.as_ref());
         Ok(())
     }
@@ -101,23 +111,23 @@ impl Records {
     ///
     /// # Errors
     /// A length that no record has.
-    pub fn length(head: [u8; LENGTH]) -> Result<usize, SealError> {
+    pub fn length(head: [u8; LENGTH]) -> Result<usize, RecordError> {
         let length = u32::from_le_bytes(head) as usize;
         match (MAX_TAG_LEN..=MAX_RECORD + MAX_TAG_LEN).contains(&length) {
             true => Ok(length),
-            false => Err(SealError::Length),
+            false => Err(RecordError::Length),
         }
     }
 
     /// Opens the next record, without its length, where it is: its content is the beginning of `sealed` afterwards.
     ///
     /// # Errors
-    /// [`SealError::Forged`] when it is another than was sealed next; the content of `sealed` is worth nothing then.
-    pub fn open(&mut self, sealed: &mut [u8]) -> Result<usize, SealError> {
+    /// [`RecordError::Forged`] when it is another than was sealed next; the content of `sealed` is worth nothing then.
+    pub fn open(&mut self, sealed: &mut [u8]) -> Result<usize, RecordError> {
         let number = self.next;
         let nonce = self.nonce()?;
         let opened = self.cipher.open_in_place(nonce, Aad::empty(), sealed);
-        let opened = opened.map_err(|_| SealError::Forged(number))?;
+        let opened = opened.map_err(|_| RecordError::Forged(number))?;
         Ok(opened.len())
     }
 }
@@ -135,7 +145,7 @@ mod tests {
         let mut out = Vec::new();
         let filled = records.seal(&mut out, content.len(), |to| {
             to.copy_from_slice(content);
-            Ok::<(), SealError>(())
+            Ok::<(), RecordError>(())
         });
         filled.unwrap();
         out
@@ -163,7 +173,7 @@ mod tests {
             let [mut from, mut to] = both();
             let mut record = sealed(&mut from, &[1; 24]);
             record[LENGTH + at] ^= 1 << bit;
-            prop_assert_eq!(to.open(&mut record[LENGTH..]), Err(SealError::Forged(0)));
+            prop_assert_eq!(to.open(&mut record[LENGTH..]), Err(RecordError::Forged(0)));
         }
     }
 
@@ -173,7 +183,7 @@ mod tests {
         let [first, second] = [b"a", b"b"].map(|content| sealed(&mut from, content));
         assert_eq!(
             to.open(&mut second.clone()[LENGTH..]),
-            Err(SealError::Forged(0))
+            Err(RecordError::Forged(0))
         );
         let [mut from_two, mut again] = [1, 2].map(|n| Records::new(&[7; 32], n).unwrap());
         assert!(from_two.open(&mut second.clone()[LENGTH..]).is_ok());
@@ -190,11 +200,11 @@ mod tests {
         assert_eq!(Records::length(16_u32.to_le_bytes()), Ok(16));
         let mut out = b"before".to_vec();
         let mut last = Records::new(&[7; 32], MAX_RECORDS - 1).unwrap();
-        let fill = |_: &mut [u8]| Ok::<(), SealError>(());
+        let fill = |_: &mut [u8]| Ok::<(), RecordError>(());
         assert!(last.seal(&mut out, MAX_RECORD + 1, fill).is_err());
         assert!(last.seal(&mut out, 1, fill).is_ok());
         let len = out.len();
-        assert_eq!(last.seal(&mut out, 1, fill), Err(SealError::Length));
+        assert_eq!(last.seal(&mut out, 1, fill), Err(RecordError::Length));
         assert_eq!(out.len(), len);
     }
 }

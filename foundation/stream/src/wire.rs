@@ -1,21 +1,20 @@
 //! A stream as its ends use it: bytes in and out, as they are or in sealed records.
 
 use crate::handshake::records;
+use crate::records::{LENGTH, MAX_RECORD, OVERHEAD, RecordError, Records};
 use rustix::fd::AsFd;
 use rustix::fs::sendfile;
 use rustix::io::{Errno, pread};
 use rustix::net::{SendFlags, send};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::ops::Range;
-use tarn_proto::data::StreamKeys;
-use tarn_seal::SealError;
-use tarn_seal::record::{LENGTH, MAX_RECORD, OVERHEAD, Records};
+use std::ops::{Deref, Range};
+use tarn_types::stream::StreamKeys;
 
 /// Sealed bytes that are read, or gathered before they are sent.
 const BUFFER: usize = 4 * (MAX_RECORD + OVERHEAD);
 
-fn forged(e: SealError) -> io::Error {
+fn forged(e: RecordError) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("a sealed stream: {e}"))
 }
 
@@ -101,8 +100,8 @@ impl Sealing {
         fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         struct Why(io::Error);
-        impl From<SealError> for Why {
-            fn from(e: SealError) -> Self {
+        impl From<RecordError> for Why {
+            fn from(e: RecordError) -> Self {
                 Self(forged(e))
             }
         }
@@ -165,7 +164,7 @@ impl Wire {
     }
 
     /// Records that were opened, and sealed, so far.
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         let seals = self.seals.as_deref();
         seals.map_or((0, 0), |(opening, sealing)| {
             (opening.records.count(), sealing.records.count())
@@ -173,13 +172,14 @@ impl Wire {
     }
 
     /// Whether nothing has come that was not read, and nothing was written that was not sent.
-    pub(crate) fn is_between(&self) -> bool {
+    pub fn is_between(&self) -> bool {
         self.seals.as_deref().is_none_or(|(opening, sealing)| {
             opening.plain.is_empty() && opening.sealed.is_empty() && sealing.buffer.is_empty()
         })
     }
 
-    pub(crate) fn into_socket(self) -> TcpStream {
+    /// The stream itself, when both ends speak otherwise from now on.
+    pub fn into_socket(self) -> TcpStream {
         self.socket
     }
 }
@@ -219,71 +219,97 @@ impl Write for Wire {
     }
 }
 
-/// What a server reads.
+/// Which end of a stream this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Who has opened it.
+    Client,
+    /// Who has accepted it.
+    Server,
+}
+
+/// What comes, for who has the other direction elsewhere. `S` is the socket, borrowed or shared.
 #[derive(Debug)]
-pub(crate) struct Incoming<'a> {
-    socket: &'a TcpStream,
+pub struct Incoming<S> {
+    socket: S,
     opening: Option<Opening>,
 }
 
-impl Incoming<'_> {
+impl<S: Deref<Target = TcpStream>> Incoming<S> {
+    /// The stream itself, for what concerns no bytes of it.
+    pub fn socket(&self) -> &S {
+        &self.socket
+    }
+
     /// Whether nothing has come that was not read.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let opening = self.opening.as_ref();
         opening.is_none_or(|o| o.plain.is_empty() && o.sealed.is_empty())
     }
 }
 
-impl Read for Incoming<'_> {
+impl<S: Deref<Target = TcpStream>> Read for Incoming<S> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.opening {
-            None => self.socket.read(out),
-            Some(opening) => opening.read(self.socket, out),
+            None => (&*self.socket).read(out),
+            Some(opening) => opening.read(&*self.socket, out),
         }
     }
 }
 
-/// What a server sends.
+/// What goes, for who has the other direction elsewhere.
 #[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
-    socket: &'a TcpStream,
+pub struct Outgoing<S> {
+    socket: S,
     sealing: Option<Sealing>,
 }
 
-/// A server's end of a stream.
-pub(crate) fn halves<'a>(
-    socket: &'a TcpStream,
+/// Both directions of an end of a stream, sealed if there are keys.
+///
+/// # Errors
+/// None that can be met; the cipher's own.
+pub fn halves<S: Clone>(
+    socket: S,
     keys: Option<&StreamKeys>,
-) -> io::Result<(Incoming<'a>, Outgoing<'a>)> {
+    end: End,
+) -> io::Result<(Incoming<S>, Outgoing<S>)> {
     let records = keys.map(records).transpose().map_err(forged)?;
     let (opening, sealing) = match records {
         Some((to_server, to_client)) => {
-            (Some(Opening::new(to_server)), Some(Sealing::new(to_client)))
+            let (comes, goes) = match end {
+                End::Client => (to_client, to_server),
+                End::Server => (to_server, to_client),
+            };
+            (Some(Opening::new(comes)), Some(Sealing::new(goes)))
         }
         None => (None, None),
     };
-    Ok((Incoming { socket, opening }, Outgoing { socket, sealing }))
+    let incoming = Incoming {
+        socket: socket.clone(),
+        opening,
+    };
+    Ok((incoming, Outgoing { socket, sealing }))
 }
 
-impl<'a> Outgoing<'a> {
+impl<S: Deref<Target = TcpStream>> Outgoing<S> {
     /// The stream itself, for what concerns no bytes of it.
-    pub(crate) fn socket(&self) -> &'a TcpStream {
-        self.socket
+    pub fn socket(&self) -> &S {
+        &self.socket
     }
 
     /// Whether all that goes over it is sealed.
-    pub(crate) fn is_sealed(&self) -> bool {
+    pub fn is_sealed(&self) -> bool {
         self.sealing.is_some()
     }
 
     /// Sends all of it. `more`: more follows at once.
-    pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+    pub fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
         let Some(sealing) = &mut self.sealing else {
-            return send_all(self.socket, bytes, more);
+            return send_all(&self.socket, bytes, more);
         };
         for chunk in bytes.chunks(MAX_RECORD) {
             if sealing.is_full() {
-                sealing.flush(self.socket)?;
+                sealing.flush(&*self.socket)?;
             }
             sealing.seal(chunk.len(), |to| {
                 to.copy_from_slice(chunk);
@@ -292,7 +318,7 @@ impl<'a> Outgoing<'a> {
         }
         match more {
             true => Ok(()),
-            false => sealing.flush(self.socket),
+            false => sealing.flush(&*self.socket),
         }
     }
 
@@ -300,12 +326,12 @@ impl<'a> Outgoing<'a> {
     ///
     /// # Errors
     /// `UnexpectedEof` when it is shorter.
-    pub(crate) fn send_file(&mut self, file: impl AsFd, stretch: Range<u64>) -> io::Result<()> {
+    pub fn send_file(&mut self, file: impl AsFd, stretch: Range<u64>) -> io::Result<()> {
         let Range { start: mut at, end } = stretch;
         while at < end {
             let left = usize::try_from(end - at).unwrap_or(usize::MAX);
             let Some(sealing) = &mut self.sealing else {
-                match sendfile(self.socket, &file, Some(&mut at), left) {
+                match sendfile(&*self.socket, &file, Some(&mut at), left) {
                     // There is nothing to send in its place.
                     Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                     Ok(_) | Err(Errno::INTR) => continue,
@@ -313,7 +339,7 @@ impl<'a> Outgoing<'a> {
                 }
             };
             if sealing.is_full() {
-                sealing.flush(self.socket)?;
+                sealing.flush(&*self.socket)?;
             }
             let n = left.min(MAX_RECORD);
             sealing.seal(n, |to| read_exact_at(&file, to, at))?;
@@ -327,7 +353,7 @@ impl<'a> Outgoing<'a> {
 ///
 /// # Errors
 /// `UnexpectedEof` when it is shorter.
-pub(crate) fn read_exact_at(file: impl AsFd, mut to: &mut [u8], mut at: u64) -> io::Result<()> {
+pub fn read_exact_at(file: impl AsFd, mut to: &mut [u8], mut at: u64) -> io::Result<()> {
     while !to.is_empty() {
         match pread(&file, &mut *to, at) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),

@@ -1,5 +1,7 @@
-//! Both ends prove that they know the run's key, with nonces that are new each time.
+//! Both ends prove that they know a key, with nonces that are new each time. docs/internals/streams.md.
 
+use crate::hello::{CLEAR, Hello, NO_VERSION, SEALED, Verdict, Welcome};
+use crate::records::{RecordError, Records};
 use hmac::{Hmac, KeyInit, Mac};
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::rand::SystemRandom;
@@ -7,18 +9,15 @@ use sha2::Sha256;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use tarn_proto::data::{
-    CLEAR, Hello, Malformed, NO_VERSION, PROOF_BYTES, RunId, SEALED, StreamKeys, Verdict, Welcome,
-};
-use tarn_seal::SealError;
-use tarn_seal::record::Records;
+use tarn_types::key::KEY_BYTES;
+use tarn_types::stream::{RunId, StreamKeys};
 
 /// A handshake's time, at either end.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// The key of a run's data plane.
+/// What both ends of a stream know before it begins.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(pub [u8; PROOF_BYTES]);
+pub struct Key(pub [u8; KEY_BYTES]);
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,7 +43,7 @@ impl Key {
     ///
     /// # Errors
     /// Never for a key of this length.
-    pub fn derive(secret: &[u8; PROOF_BYTES], purpose: &[u8]) -> io::Result<Self> {
+    pub fn derive(secret: &[u8; KEY_BYTES], purpose: &[u8]) -> io::Result<Self> {
         let mac = proof(&Self(*secret), purpose, &[])?;
         Ok(Self(mac.finalize().into_bytes().into()))
     }
@@ -52,21 +51,21 @@ impl Key {
 
 /// What both ends of a stream know and nobody else, new for each: it proves who says what on it.
 #[derive(Debug, Clone)]
-pub(crate) struct Secret(Key);
+pub struct Secret(Key);
 
 /// What a handshake has made.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     /// Proves who says what.
-    pub(crate) secret: Secret,
+    pub secret: Secret,
     /// Where the stream is sealed: with these.
-    pub(crate) keys: Option<StreamKeys>,
+    pub keys: Option<StreamKeys>,
 }
 
 /// An end's nonce: a public key, whose private one the other's makes a secret of.
 struct Half {
     private: EphemeralPrivateKey,
-    public: [u8; PROOF_BYTES],
+    public: [u8; KEY_BYTES],
 }
 
 impl Half {
@@ -84,7 +83,7 @@ impl Half {
     fn keys(
         self,
         version: u16,
-        theirs: &[u8; PROOF_BYTES],
+        theirs: &[u8; KEY_BYTES],
         key: &Key,
         sent: &[&[u8]],
     ) -> io::Result<Option<StreamKeys>> {
@@ -106,9 +105,9 @@ impl Half {
 }
 
 /// Both directions of a sealed stream: to the server, and to the client.
-pub(crate) fn records(keys: &StreamKeys) -> Result<(Records, Records), SealError> {
+pub(crate) fn records(keys: &StreamKeys) -> Result<(Records, Records), RecordError> {
     let of = |who: &[u8], next| {
-        let key = proof(&Key(keys.secret), who, &[]).map_err(|_| SealError::OtherKey)?;
+        let key = proof(&Key(keys.secret), who, &[]).map_err(|_| RecordError::Length)?;
         Records::new(&key.finalize().into_bytes().into(), next)
     };
     Ok((
@@ -127,7 +126,7 @@ fn lowest(sealed: bool) -> u16 {
 
 /// Who says something on a stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Says {
+pub enum Says {
     /// The client calls.
     Call,
     /// The server replies.
@@ -149,22 +148,17 @@ impl Secret {
     }
 
     /// Proves what is said.
-    pub(crate) fn sign(
-        &self,
-        who: Says,
-        number: u32,
-        what: &[u8],
-    ) -> io::Result<[u8; PROOF_BYTES]> {
+    pub fn sign(&self, who: Says, number: u32, what: &[u8]) -> io::Result<[u8; KEY_BYTES]> {
         Ok(self.mac(who, number, what)?.finalize().into_bytes().into())
     }
 
     /// Checks that it was said.
-    pub(crate) fn check(
+    pub fn check(
         &self,
         who: Says,
         number: u32,
         what: &[u8],
-        proof: &[u8; PROOF_BYTES],
+        proof: &[u8; KEY_BYTES],
     ) -> io::Result<()> {
         // Compared in constant time.
         let checked = self.mac(who, number, what)?.verify_slice(proof);
@@ -175,8 +169,11 @@ impl Secret {
 }
 
 /// Bytes that nobody can foresee.
-pub(crate) fn nonce() -> io::Result<[u8; PROOF_BYTES]> {
-    let mut bytes = [0; PROOF_BYTES];
+///
+/// # Errors
+/// When the kernel gives none.
+pub fn random() -> io::Result<[u8; KEY_BYTES]> {
+    let mut bytes = [0; KEY_BYTES];
     let mut have = 0;
     while have < bytes.len() {
         let flags = rustix::rand::GetRandomFlags::empty();
@@ -210,7 +207,7 @@ fn read(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()
 
 /// The server's half; `sealed`: nothing goes over the stream that is not. `admit` says whether there is a place for a client that has proven itself. `Ok(None)`: the client was
 /// sent away, with the reason.
-pub(crate) fn accept(
+pub fn accept(
     mut stream: &TcpStream,
     sealed: bool,
     key_of: impl FnOnce(&RunId) -> Option<Key>,
@@ -219,15 +216,14 @@ pub(crate) fn accept(
     let until = Instant::now() + HANDSHAKE;
     let mut first = [0; Hello::BYTES];
     read(stream, &mut first, until)?;
-    let wrong = |m: Malformed| invalid(m.to_string());
-    let hello = Hello::decode(&first).map_err(wrong)?;
+    let hello = Hello::decode(&first).map_err(invalid)?;
     let Some(key) = key_of(&hello.run) else {
         // A proof of nothing: who has another key knows at once, and does not come again as one that was crowded out.
         let welcome = Welcome {
             version: NO_VERSION,
-            nonce: nonce()?,
+            nonce: random()?,
         };
-        stream.write_all(&[&welcome.encode()[..], &nonce()?].concat())?;
+        stream.write_all(&[&welcome.encode()[..], &random()?].concat())?;
         return Err(invalid("a run that is not known here"));
     };
     let version = hello.version(lowest(sealed)).unwrap_or(NO_VERSION);
@@ -237,7 +233,7 @@ pub(crate) fn accept(
         nonce: half.public,
     };
     let second = welcome.encode();
-    let ours: [u8; PROOF_BYTES] = proof(&key, b"server", &[&first, &second])?
+    let ours: [u8; KEY_BYTES] = proof(&key, b"server", &[&first, &second])?
         .finalize()
         .into_bytes()
         .into();
@@ -245,7 +241,7 @@ pub(crate) fn accept(
     if version == NO_VERSION {
         return Ok(None);
     }
-    let mut theirs = [0; PROOF_BYTES];
+    let mut theirs = [0; KEY_BYTES];
     read(stream, &mut theirs, until)?;
     // Compared in constant time.
     proof(&key, b"client", &[&first, &second, &ours])?
@@ -265,7 +261,7 @@ pub(crate) fn accept(
 }
 
 /// What a server says to a client that is who it should be.
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// Ask.
     Ready(Session),
     /// Come again later.
@@ -275,12 +271,7 @@ pub(crate) enum Outcome {
 }
 
 /// The client's half; `sealed`: nothing goes over the stream that is not.
-pub(crate) fn connect(
-    mut stream: &TcpStream,
-    sealed: bool,
-    run: RunId,
-    key: &Key,
-) -> io::Result<Outcome> {
+pub fn connect(mut stream: &TcpStream, sealed: bool, run: RunId, key: &Key) -> io::Result<Outcome> {
     let until = Instant::now() + HANDSHAKE;
     let half = Half::new()?;
     let hello = Hello {
@@ -291,10 +282,10 @@ pub(crate) fn connect(
     };
     let first = hello.encode();
     stream.write_all(&first)?;
-    let (mut second, mut theirs) = ([0; Welcome::BYTES], [0; PROOF_BYTES]);
+    let (mut second, mut theirs) = ([0; Welcome::BYTES], [0; KEY_BYTES]);
     read(stream, &mut second, until)?;
     read(stream, &mut theirs, until)?;
-    let welcome = Welcome::decode(&second).map_err(|m| invalid(m.to_string()))?;
+    let welcome = Welcome::decode(&second).map_err(invalid)?;
     proof(key, b"server", &[&first, &second])?
         .verify_slice(&theirs)
         .map_err(|_| invalid("it does not know the key of this node"))?;
@@ -305,7 +296,7 @@ pub(crate) fn connect(
     stream.write_all(&ours.finalize().into_bytes())?;
     let mut last = [0; 1];
     read(stream, &mut last, until)?;
-    match Verdict::decode(last).map_err(|m| invalid(m.to_string()))? {
+    match Verdict::decode(last).map_err(invalid)? {
         Verdict::Busy => Ok(Outcome::Busy),
         Verdict::Ready => {
             let sent: [&[u8]; 3] = [&first, &second, &theirs];

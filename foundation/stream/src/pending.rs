@@ -6,23 +6,22 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tarn_types::strangers::sent_away;
 
-/// Those at a time, of all addresses and of one.
-const MOST: usize = 1024;
-const MOST_OF_ONE: usize = 256;
-
 /// All of them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Strangers(Arc<Mutex<All>>);
+#[derive(Debug, Clone)]
+pub struct PendingConnections(Arc<Mutex<All>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct All {
+    /// Those at a time, of all addresses and of one.
+    most: usize,
+    most_of_one: usize,
     next: u64,
     open: BTreeMap<u64, (IpAddr, TcpStream)>,
 }
 
 /// A connection's place, given back at the end, or when it has proven who it is.
 #[derive(Debug)]
-pub(crate) struct Place(Strangers, u64);
+pub struct PendingConnection(PendingConnections, u64);
 
 /// Whom an address stands for: of IPv6 a host may have a whole network, and of IPv4 each has one, however it is written.
 fn whose(from: SocketAddr) -> IpAddr {
@@ -35,7 +34,17 @@ fn whose(from: SocketAddr) -> IpAddr {
     }
 }
 
-impl Strangers {
+impl PendingConnections {
+    /// None yet, and at most so many at a time, of all addresses and of one.
+    pub fn new(most: usize, most_of_one: usize) -> Self {
+        Self(Arc::new(Mutex::new(All {
+            most,
+            most_of_one,
+            next: 0,
+            open: BTreeMap::new(),
+        })))
+    }
+
     fn all(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,18 +53,18 @@ impl Strangers {
     ///
     /// # Errors
     /// When there is no descriptor for it.
-    pub(crate) fn admit(
+    pub fn admit(
         &self,
         stream: &TcpStream,
         from: SocketAddr,
-    ) -> std::io::Result<(Place, Option<IpAddr>)> {
+    ) -> std::io::Result<(PendingConnection, Option<IpAddr>)> {
         let (closer, from) = (stream.try_clone()?, whose(from));
         let mut all = self.all();
         let own = all.open.iter().filter(|(_, (ip, _))| *ip == from);
         let (count, oldest) = (own.clone().count(), own.map(|(n, _)| *n).next());
         let goes = match () {
-            () if count >= MOST_OF_ONE => oldest,
-            () if all.open.len() >= MOST => {
+            () if count >= all.most_of_one => oldest,
+            () if all.open.len() >= all.most => {
                 sent_away(all.open.iter().map(|(n, (ip, _))| (*n, *ip)))
             }
             () => None,
@@ -70,11 +79,11 @@ impl Strangers {
             let _ = stream.shutdown(Shutdown::Both);
             ip
         });
-        Ok((Place(self.clone(), number), gone))
+        Ok((PendingConnection(self.clone(), number), gone))
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         self.0.all().open.remove(&self.1);
     }
@@ -88,24 +97,24 @@ mod tests {
 
     #[test]
     fn a_crowd_makes_room_for_itself() {
-        crate::server::raise_descriptors();
+        const MOST_OF_ONE: usize = 8;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let connect = || {
             let near = TcpStream::connect(at).unwrap();
             (near, listener.accept().unwrap().0)
         };
-        let strangers = Strangers::default();
+        let pending = PendingConnections::new(64, MOST_OF_ONE);
         let crowd = SocketAddr::from(([10, 0, 0, 1], 1));
         let other = SocketAddr::from(([10, 0, 0, 2], 1));
         let (mut quiet, far) = connect();
-        let _other = strangers.admit(&far, other).unwrap();
+        let _other = pending.admit(&far, other).unwrap();
         let mut places = Vec::new();
         let (mut first, far) = connect();
-        places.push(strangers.admit(&far, crowd).unwrap());
+        places.push(pending.admit(&far, crowd).unwrap());
         for n in 1..=MOST_OF_ONE {
             let (near, far) = connect();
-            let admitted = strangers.admit(&far, crowd).unwrap();
+            let admitted = pending.admit(&far, crowd).unwrap();
             assert_eq!(admitted.1.is_some(), n == MOST_OF_ONE, "{n}");
             places.push(admitted);
             drop(near);
@@ -115,6 +124,6 @@ mod tests {
         quiet.set_nonblocking(true).unwrap();
         assert!(quiet.read(&mut [0]).is_err());
         places.clear();
-        assert_eq!(strangers.all().open.len(), 1);
+        assert_eq!(pending.all().open.len(), 1);
     }
 }

@@ -1,0 +1,28 @@
+//! What a stream between two hosts is known by, and sealed with. The crate `tarn-stream` has the streams.
+
+use crate::key::KEY_BYTES;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Bytes of a run's id.
+pub const RUN_BYTES: usize = 16;
+
+/// Whose key both ends of a stream know: a run's, a site's, that of a user's nodes.
+pub type RunId = [u8; RUN_BYTES];
+
+/// What both ends of a sealed stream know and nobody else, and how much of it was used.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamKeys {
+    /// New for each stream: the keys of both directions are made of it.
+    pub secret: [u8; KEY_BYTES],
+    /// Records that the server was sent.
+    pub to_server: u64,
+    /// Records that the client was sent.
+    pub to_client: u64,
+}
+
+impl fmt::Debug for StreamKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StreamKeys(secret)")
+    }
+}
