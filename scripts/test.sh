@@ -162,7 +162,7 @@ clusters_on() {
 }
 
 shell_scripts() {
-    git ls-files -z -- '*.sh' 'examples/*.sbatch' .ci/run tests/cluster/slurm-cluster plugins/slurm/tarn-mode-helper services/memory-modes/tests/played | xargs -0 shellcheck -x
+    git ls-files -z -- '*.sh' 'examples/*.sbatch' .ci/run tests/cluster/slurm-cluster plugins/slurm/tarn-mode-helper services/memory-modes/tests/played apps/tarn/tests/inject/slurm-tools | xargs -0 shellcheck -x
 }
 
 python_scripts() {

@@ -90,7 +90,10 @@ pub(crate) fn block(globals: &Globals, command: &BlockCommand) -> CliResult {
     }
     let plugin = nbdkit::plugin()?;
     // Before nbdkit is there, so that no end of it is missed.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD]).exit(Exit::State)?;
+    // Under nohup it outlives the terminal.
+    let hangup = (!tarn_sys::process::ignores(SIGHUP)).then_some(SIGHUP);
+    let watched = [SIGINT, SIGTERM, SIGCHLD].into_iter().chain(hangup);
+    let mut signals = Signals::new(watched).exit(Exit::State)?;
     let mut server = Server::start(args, &plugin, &mut signals)?;
     let uri = server.at.uri();
     if globals.json {
@@ -304,7 +307,9 @@ impl Drop for Folder {
         for file in ["pid", "socket"] {
             let _ = std::fs::remove_file(self.0.join(file));
         }
-        let _ = std::fs::remove_dir(&self.0);
+        if let Err(e) = std::fs::remove_dir(&self.0) {
+            say!("warning: cannot remove {}: {e}", self.0.display());
+        }
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod health;
 mod install;
 mod job;
 pub(crate) mod people;
+mod queued;
 mod reason;
 mod submit;
 

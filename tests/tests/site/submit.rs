@@ -71,7 +71,22 @@ fn a_workflow_file_becomes_jobs_that_hand_on_their_data() {
     assert_eq!(shown.matches("#!/bin/bash").count(), 5, "{shown}");
     assert_eq!(site.alice(&["squeue", "-h"]), "");
 
-    let said = site.alice(&["tarn", "submit", "work/foam.toml"]);
+    // What a submission that was killed has left is told of; it may have been of scripts.
+    let script = "#!/bin/bash\n#TARN name = \"own\"\n#TARN [[step]]\ntrue\n";
+    fs::write(folder.join("own.sh"), script).expect("a script");
+    let hold = "cd work && sbatch --parsable --hold own.sh && sbatch --parsable --hold --job-name=foam/solve --wrap=true";
+    let left = site.alice(&["sh", "-c", hold]);
+    let left: Vec<&str> = left.split_whitespace().collect();
+    let own = "tarn submit work/own.sh > /dev/null 2> work/told";
+    site.alice(&["sh", "-c", own]);
+    let told = || fs::read_to_string(folder.join("told")).expect("what was said");
+    let is_told = format!("`scancel {}`", left[0]);
+    assert!(told().contains(&is_told), "{left:?}: {}", told());
+
+    let said = site.alice(&["sh", "-c", "tarn submit work/foam.toml 2> work/told"]);
+    let is_told = format!("`scancel {}`", left[1]);
+    assert!(told().contains(&is_told), "{left:?}: {}", told());
+    site.alice(&[&["scancel"], &left[..]].concat());
     let lines: Vec<(&str, &str)> = said
         .lines()
         .map(|line| line.split_once(' ').expect("a job and its step"))

@@ -42,7 +42,9 @@ impl Signals {
     /// When the system refuses.
     pub(super) fn watch() -> anyhow::Result<Self> {
         let last = Arc::new(AtomicUsize::new(0));
-        for number in [SIGINT, SIGTERM, SIGHUP] {
+        // Under nohup it outlives the terminal.
+        let hangup = (!tarn_sys::process::ignores(SIGHUP)).then_some(SIGHUP);
+        for number in [SIGINT, SIGTERM].into_iter().chain(hangup) {
             signal_hook::flag::register_usize(number, last.clone(), number as usize)
                 .context("cannot listen to signals")?;
         }

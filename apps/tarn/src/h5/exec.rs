@@ -7,6 +7,7 @@ use clap::Args;
 use rustix::fs::{Access, access};
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind::{AlreadyExists, NotFound};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
@@ -81,8 +82,14 @@ fn configuration(args: &ExecArgs) -> CliResult<String> {
             if is_path(&folder) {
                 let whole = std::path::absolute(&folder).exit(Exit::Usage)?;
                 may_make(&whole).exit(Exit::Usage)?;
-                // One that cannot be made is told of below.
-                let _ = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+                match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+                    // What is there, or cannot be there, is told of below.
+                    Err(e) if !matches!(e.kind(), AlreadyExists | NotFound) => {
+                        let text = format!("cannot make {}: {e}", folder.display());
+                        return Err(CliError::new(Exit::State, text));
+                    }
+                    _ => {}
+                }
             }
             items.push(format!("folder={}", place(&folder)?));
             // The plug-in finds it by itself where it cannot be said, if the program does not change its folder before.

@@ -2,14 +2,18 @@
 
 use super::controller::Controller;
 use super::job::ask;
-use crate::error::{CliError, CliResult};
+use super::queued::{Known, Queue, list};
+use crate::error::{CliError, CliResult, ExitWith};
 use crate::globals::Globals;
 use crate::print::{self, out, say};
 use crate::workflow;
 use clap::Args;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tarn_proto::site::{Ask, Job, Said};
 use tarn_spec::{StepJob, step_jobs};
@@ -72,10 +76,19 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
         return Ok(Exit::Success);
     }
     reachable()?;
-    let jobs = held(&scripts, &args.options)?;
-    let list: Vec<String> = jobs.iter().map(Job::to_string).collect();
-    if let Err(why) = ask("scontrol", &["release", &list.join(",")]) {
-        cancel(&jobs);
+    let known = known(&scripts, &parsed.workflow);
+    // Where Slurm does not say, it takes no jobs either.
+    let before = known.queued().unwrap_or_default();
+    tell_queued(&before);
+    let stop = Stop::new()?;
+    let mut jobs = Vec::new();
+    let submitted = held(&scripts, &args.options, &stop, &mut jobs);
+    let released = submitted.and_then(|()| {
+        stop.check()?;
+        ask("scontrol", &["release", &list(&jobs, ",")])
+    });
+    if let Err(why) = released {
+        cancel(&jobs, &known, &before);
         return Err(why);
     }
     for (job, script) in jobs.iter().zip(&scripts) {
@@ -86,9 +99,78 @@ pub(crate) fn submit(globals: &Globals, args: &SubmitArgs) -> CliResult {
     }
     let is_alone = matches!(scripts[..], [Script::File(_)]);
     if !args.open && !is_alone {
-        end(&parsed.workflow.name, &jobs);
+        end(&parsed.workflow.name, &jobs, &stop);
     }
     Ok(Exit::Success)
+}
+
+fn known(scripts: &[Script<'_>], workflow: &Workflow) -> Known {
+    let files = scripts.iter().filter_map(|script| match script {
+        Script::File(path) => Some(*path),
+        Script::Step(..) => None,
+    });
+    let steps = scripts.iter().filter_map(|script| match script {
+        Script::File(_) => None,
+        Script::Step(step, _) => Some(&*step.name),
+    });
+    match scripts.first() {
+        Some(Script::File(_)) => Known::scripts(files),
+        _ => Known::steps(workflow, steps),
+    }
+}
+
+/// Says what is there already: nobody submits the same twice without knowing.
+fn tell_queued(queue: &Queue) {
+    let (held, others): (Vec<_>, Vec<_>) = queue.iter().partition(|(_, is_held)| **is_held);
+    let [held, others] = [held, others].map(|jobs| jobs.into_iter().map(|(job, _)| job));
+    if others.len() > 0 {
+        let others = list(others, ", ");
+        say!("note: jobs {others} of the same workflow or scripts are in Slurm's queue already");
+    }
+    if held.len() > 0 {
+        let (jobs, words) = (list(held.clone(), ", "), list(held, " "));
+        say!(
+            "note: jobs {jobs} of the same workflow or scripts are held, as a submission leaves them that was killed: `scancel {words}` removes them"
+        );
+    }
+}
+
+/// Whether a signal asks that nothing more is submitted.
+struct Stop(Arc<AtomicUsize>);
+
+impl Stop {
+    fn new() -> CliResult<Self> {
+        let signal = Arc::new(AtomicUsize::new(0));
+        for (number, exit) in [
+            (SIGINT, Exit::Interrupted),
+            (SIGTERM, Exit::Terminated),
+            (SIGHUP, Exit::Terminated),
+        ] {
+            // Under nohup it outlives the terminal.
+            if number == SIGHUP && tarn_sys::process::ignores(SIGHUP) {
+                continue;
+            }
+            signal_hook::flag::register_usize(number, signal.clone(), exit as usize)
+                .exit(Exit::State)?;
+        }
+        Ok(Self(signal))
+    }
+
+    fn asked(&self) -> Option<Exit> {
+        match self.0.load(Ordering::SeqCst) {
+            0 => None,
+            code if code == Exit::Interrupted as usize => Some(Exit::Interrupted),
+            _ => Some(Exit::Terminated),
+        }
+    }
+
+    /// Refuses once there was one.
+    fn check(&self) -> CliResult<()> {
+        match self.asked() {
+            None => Ok(()),
+            Some(exit) => Err(CliError::new(exit, "a signal has ended the submission")),
+        }
+    }
 }
 
 /// Refuses where no controller of a site is: jobs that need data would wait for it for ever, or run without it.
@@ -144,10 +226,15 @@ fn scripts<'a>(files: &'a [PathBuf], workflow: &'a Workflow) -> CliResult<Vec<Sc
     }
 }
 
-/// Submits each script, held; if one is refused, none stays.
-fn held(scripts: &[Script<'_>], options: &[String]) -> CliResult<Vec<Job>> {
-    let mut jobs: Vec<Job> = Vec::new();
+/// Submits each script, held.
+fn held(
+    scripts: &[Script<'_>],
+    options: &[String],
+    stop: &Stop,
+    jobs: &mut Vec<Job>,
+) -> CliResult<()> {
     for script in scripts {
+        stop.check()?;
         let mut sbatch = Command::new("sbatch");
         sbatch.args(["--parsable", "--hold"]).args(options);
         let said = match script {
@@ -177,11 +264,12 @@ fn held(scripts: &[Script<'_>], options: &[String]) -> CliResult<Vec<Job>> {
             Ok(said) => String::from_utf8_lossy(&said.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
-        cancel(&jobs);
+        // A signal of the terminal ends sbatch too.
+        stop.check()?;
         let text = format!("`sbatch` of {script}: {why}");
         return Err(CliError::new(Exit::WorkflowFailed, text));
     }
-    Ok(jobs)
+    Ok(())
 }
 
 /// Runs a command that reads this.
@@ -198,19 +286,33 @@ fn by_pipe(mut command: Command, text: &str) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-fn cancel(jobs: &[Job]) {
-    let list: Vec<String> = jobs.iter().map(Job::to_string).collect();
-    if list.is_empty() {
+/// Nothing stays of a submission that failed; of what does, the jobs are named. sbatch may have failed after Slurm had taken a job.
+fn cancel(jobs: &[Job], known: &Known, before: &Queue) {
+    let words: Vec<String> = jobs.iter().map(Job::to_string).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let cancelled = match words.is_empty() {
+        true => Ok(String::new()),
+        false => ask("scancel", &words),
+    };
+    let mut left: Vec<Job> = match (known.queued(), &cancelled) {
+        (Ok(queue), _) => queue.into_keys().collect(),
+        (Err(_), Ok(_)) => Vec::new(),
+        (Err(_), Err(_)) => jobs.to_vec(),
+    };
+    left.retain(|job| !before.contains_key(job));
+    if left.is_empty() {
         return;
     }
-    let words: Vec<&str> = list.iter().map(String::as_str).collect();
-    if let Err(why) = ask("scancel", &words) {
-        say!("jobs {} stay held: {why}", list.join(", "));
-    }
+    let why = cancelled.err().map(|why| format!(": {why}"));
+    let (jobs, words) = (list(&left, ", "), list(&left, " "));
+    say!(
+        "jobs {jobs} of this submission stay{}; `scancel {words}` removes them",
+        why.unwrap_or_default()
+    );
 }
 
 /// Tells the controller that the workflow is whole, when it knows all its jobs.
-fn end(workflow: &str, jobs: &[Job]) {
+fn end(workflow: &str, jobs: &[Job], stop: &Stop) {
     let controller = Controller::of_environment();
     let until = Instant::now() + TIMEOUT;
     let known = |job: &Job| {
@@ -218,7 +320,7 @@ fn end(workflow: &str, jobs: &[Job]) {
         matches!(said, Ok(Said::Job(_)))
     };
     while !jobs.iter().all(known) {
-        if Instant::now() >= until {
+        if Instant::now() >= until || stop.asked().is_some() {
             say!(
                 "the controller does not know all these jobs yet; when it does (`tarn slurm why JOB`), run `tarn slurm end {workflow}`, so that its data goes when nobody reads it any more"
             );

@@ -2,6 +2,7 @@
 
 use crate::common::Ran;
 use crate::linked::said;
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +36,7 @@ impl Hit {
 }
 
 /// The program; none where the system does not allow it.
-fn injector() -> Option<&'static Path> {
+pub(crate) fn injector() -> Option<&'static Path> {
     static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         // Tests of other processes may be at it, too.
@@ -116,6 +117,40 @@ fn wanted(calls: u64) -> u64 {
     }
 }
 
+/// Which calls are hit, and in which of some ways: where not all are hit, each way hits different ones.
+pub(crate) fn chosen(calls: u64, ways: u64) -> impl Iterator<Item = (u64, usize)> {
+    let count = wanted(calls).min(calls);
+    (0..count).flat_map(move |turn| {
+        let between = calls / count;
+        (0..ways).map(move |way| {
+            let number = 1 + turn * calls / count + way * between / ways;
+            (number, way as usize)
+        })
+    })
+}
+
+thread_local! {
+    static SWEPT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes a sweep of this test.
+pub(crate) fn is_swept(name: &str) {
+    SWEPT.with_borrow_mut(|all| all.push(name.to_owned()));
+}
+
+/// Fails unless this test had a sweep of each of these verbs of `tarn`.
+#[track_caller]
+pub(crate) fn were_swept(verbs: &[&str]) {
+    let all = SWEPT.take();
+    for verb in verbs {
+        let is_of = |name: &String| {
+            let rest = name.strip_prefix(verb);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        assert!(all.iter().any(is_of), "no sweep of `{verb}` in {all:?}");
+    }
+}
+
 /// For each of some calls that a command makes, and each way to hit it: `prepare` makes what the command works on, `check` looks at what came of it.
 /// How often a call was hit.
 pub(crate) fn sweep<W>(
@@ -125,6 +160,7 @@ pub(crate) fn sweep<W>(
     command: impl Fn(&W) -> (PathBuf, Command),
     check: impl Fn(&W, &Hit),
 ) -> u64 {
+    is_swept(name);
     let Some(program) = injector() else { return 0 };
     let once = |number, how| {
         let world = prepare();
@@ -139,14 +175,10 @@ pub(crate) fn sweep<W>(
     };
     let calls = once(0, How::Eio);
     assert!(calls > 0, "{name} changes nothing");
-    let count = wanted(calls).min(calls);
-    for turn in 0..count {
-        for (shift, how) in (0u64..).zip(HOWS) {
-            // The three ways hit different calls, where not all are hit.
-            let between = calls / count;
-            once(1 + turn * calls / count + shift * between / 3, how);
-        }
+    for (number, way) in chosen(calls, HOWS.len() as u64) {
+        once(number, HOWS[way]);
     }
+    let count = wanted(calls).min(calls);
     println!("{name}: {count} of {calls} calls were hit in each way");
     count
 }
@@ -160,7 +192,7 @@ fn is_of(name: &str, command: &Command) -> bool {
         .all(|(word, is)| word == is)
 }
 
-/// How many calls a command makes that change files below the folder; none is hit.
+/// How many calls `tarn` makes in a command that change files below the folder; none is hit.
 pub(crate) fn count((folder, command): (PathBuf, Command)) -> Option<(Ran, u64)> {
     let program = injector()?;
     let (ran, calls, _) = run(program, &command, (0, How::Eio), (&folder, "tarn"));

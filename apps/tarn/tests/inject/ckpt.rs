@@ -111,8 +111,7 @@ fn loses_memory(site: &Site) {
     fs::create_dir(site.path("memory")).unwrap();
 }
 
-#[test]
-fn ckpt_destage() {
+pub(crate) fn ckpt_destage() {
     let destage = |site: &Site| command(site, "destage");
     sweep("ckpt destage", "tarn", two, destage, |site, hit| {
         well(hit, "verify", tarn(site, "verify"));
@@ -125,8 +124,7 @@ fn ckpt_destage() {
     });
 }
 
-#[test]
-fn ckpt_drain() {
+pub(crate) fn ckpt_drain() {
     let drain = |site: &Site| command(site, "drain");
     sweep("ckpt drain", "tarn", two, drain, |site, hit| {
         let there = latest(site, hit);

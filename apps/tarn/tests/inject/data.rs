@@ -33,8 +33,7 @@ fn whole() -> Option<std::collections::BTreeMap<PathBuf, Vec<u8>>> {
     Some(all.into())
 }
 
-#[test]
-fn data_pin() {
+pub(crate) fn data_pin() {
     let pin = ["data", "pin", "kept"];
     let command = |site: &Site| of(site, &pin);
     sweep("data pin", "tarn", kept, command, |site, hit| {
@@ -50,8 +49,7 @@ fn data_pin() {
     });
 }
 
-#[test]
-fn data_release() {
+pub(crate) fn data_release() {
     let prepare = || {
         let site = kept();
         site.write("in/a", "a");

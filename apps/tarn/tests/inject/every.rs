@@ -2,35 +2,24 @@
 
 use crate::calls::{count, sweep};
 use crate::common::Site;
+use crate::controller::{Controller, install_slurm, with_slurm};
+use crate::plugins::with_plugins;
+use crate::table::SWEPT;
 use crate::verbs::{of, put, tree, with_tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-/// The sources that have sweeps.
-const SWEEPS: [&str; 6] = [
-    include_str!("ckpt.rs"),
-    include_str!("data.rs"),
-    include_str!("pages.rs"),
-    include_str!("slurm.rs"),
-    include_str!("storage.rs"),
-    include_str!("verbs.rs"),
-];
-
 const READS: &str = "reads only, and changes locks at most: `what_only_reads_changes_nothing`";
-const ASKS: &str = "asks the site's controller or tarnd, and writes nothing itself";
+const ASKS: &str = "writes nothing at all: `what_only_asks_writes_nothing`";
 const BENCH: &str = "writes to folders of its own only, which it removes";
-const BECOMES: &str = "runs another program, and writes nothing itself";
+const IN_A_STEP: &str = "writes nothing at all: `commands_in_a_step_write_nothing`";
 
 /// Verbs that have no sweep, and why.
 const WITHOUT: &[(&str, &str)] = &[
     ("plan", READS),
     ("status", READS),
     ("why", READS),
-    (
-        "cancel",
-        "sends a signal, or makes one empty file that the run looks for",
-    ),
     ("data ls", READS),
     ("data show", ASKS),
     ("data grant", ASKS),
@@ -43,25 +32,15 @@ const WITHOUT: &[(&str, &str)] = &[
     ("ckpt ls", READS),
     ("ckpt show", READS),
     ("ckpt verify", READS),
-    ("ckpt model", "computes"),
-    ("h5 exec", BECOMES),
+    ("ckpt model", ASKS),
     ("h5 ls", READS),
     ("h5 wait", READS),
     ("partition ls", READS),
-    ("verbs exec", BECOMES),
-    ("verbs serve", BECOMES),
-    (
-        "block serve",
-        "makes a socket in a folder of its own; what clients write is of partitions (`programs.rs`)",
-    ),
-    ("mode show", "reads what the kernel and tools say"),
-    ("mode plan", "reads what the kernel and tools say"),
-    (
-        "mode set",
-        "changes devices by the tools of their makers, and no files",
-    ),
+    ("verbs exec", ASKS),
+    ("verbs serve", ASKS),
+    ("mode show", ASKS),
+    ("mode plan", ASKS),
     ("usage", ASKS),
-    ("submit", "hands scripts to sbatch"),
     ("slurm check", READS),
     ("slurm setup", ASKS),
     ("slurm data-in", ASKS),
@@ -69,7 +48,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("slurm post-run", ASKS),
     ("slurm data-out", ASKS),
     ("slurm teardown", ASKS),
-    ("slurm whole", "releases a job of Slurm"),
+    ("slurm whole", ASKS),
     ("slurm end", ASKS),
     ("slurm rotate-key", ASKS),
     ("slurm status", ASKS),
@@ -88,8 +67,8 @@ const WITHOUT: &[(&str, &str)] = &[
     ("bench hdf5", BENCH),
     ("bench cluster", BENCH),
     ("bench reproduce", "is `reproduce`"),
-    ("exec", BECOMES),
-    ("enter", BECOMES),
+    ("exec", IN_A_STEP),
+    ("enter", IN_A_STEP),
 ];
 
 /// Verbs that do not end with 0 here: the exit code, and what they say when they have read all that they were given.
@@ -104,7 +83,8 @@ const NOT_0: &[(&str, i32, &str)] = &[
 
 /// The verb of a command line.
 fn verb_of(words: &[&str]) -> String {
-    let is_group = ["data", "ckpt", "h5", "partition", "slurm"].contains(&words[0]);
+    let groups = ["data", "ckpt", "h5", "partition", "slurm", "mode", "verbs"];
+    let is_group = groups.contains(&words[0]);
     words[..1 + usize::from(is_group)].join(" ")
 }
 
@@ -129,21 +109,6 @@ fn verbs(site: &Site, above: &[String], all: &mut BTreeSet<String>) {
     }
 }
 
-/// The names of sweeps over `tarn`: what is between the first quotes behind a call of `sweep`, or of what names it before.
-fn swept() -> BTreeSet<&'static str> {
-    let mut all = BTreeSet::new();
-    for source in SWEEPS {
-        for call in source.split("sweep(").skip(1) {
-            let mut quoted = call.split('"').skip(1).step_by(2);
-            all.extend(quoted.next());
-        }
-        for named in source.split("let name = \"").skip(1) {
-            all.extend(named.split('"').next());
-        }
-    }
-    all
-}
-
 #[test]
 fn every_verb_has_a_sweep_or_writes_nothing() {
     let site = Site::new("");
@@ -151,21 +116,15 @@ fn every_verb_has_a_sweep_or_writes_nothing() {
     verbs(&site, &[], &mut all);
     assert!(all.len() > 70, "{all:?}");
     let without: BTreeSet<_> = WITHOUT.iter().map(|(verb, _)| *verb).collect();
-    let swept = swept();
-    let has_sweep = |verb: &str| {
-        swept.iter().any(|name| {
-            let rest = name.strip_prefix(verb);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-        })
-    };
     for verb in &all {
         let listed = without.contains(verb.as_str());
         assert!(
-            listed != has_sweep(verb),
-            "`tarn {verb}`: write a sweep, or name it in WITHOUT with the reason; not both"
+            listed != SWEPT.contains(&verb.as_str()),
+            "`tarn {verb}`: write a sweep (`table.rs`), or name it in WITHOUT with the reason; not both"
         );
     }
-    let gone: Vec<_> = without.iter().filter(|v| !all.contains(**v)).collect();
+    let named = without.iter().chain(SWEPT);
+    let gone: Vec<_> = named.filter(|verb| !all.contains(**verb)).collect();
     assert!(gone.is_empty(), "{gone:?} are no verbs");
 }
 
@@ -217,13 +176,7 @@ fn what_only_reads_changes_nothing() {
         with_tier(&site, &["nodes"]),
         with_tier(&site, &["doctor"]),
     ];
-    let listed: BTreeSet<_> = read_only.iter().map(|words| verb_of(words)).collect();
-    let reads = WITHOUT.iter().filter(|(_, why)| *why == READS);
-    let reads: BTreeSet<_> = reads.map(|(verb, _)| (*verb).to_owned()).collect();
-    assert_eq!(
-        listed, reads,
-        "those that only read, and those that run here"
-    );
+    are_all(READS, &read_only);
     let seen = || [&site, &checkpoints].map(seen);
     let before = seen();
     for words in read_only {
@@ -259,6 +212,83 @@ fn what_only_reads_changes_nothing() {
             },
         );
     }
+}
+
+/// Of all verbs that the list gives a reason there is a command line.
+#[track_caller]
+fn are_all(reason: &str, run: &[Vec<&str>]) {
+    let run: BTreeSet<_> = run.iter().map(|words| verb_of(words)).collect();
+    let listed = WITHOUT.iter().filter(|(_, why)| *why == reason);
+    let listed: BTreeSet<_> = listed.map(|(verb, _)| (*verb).to_owned()).collect();
+    assert_eq!(
+        run, listed,
+        "those that run here, and those that are listed"
+    );
+}
+
+/// They do their work with a controller and a Slurm that answer, and make none of the calls, on any file of the machine.
+#[test]
+fn what_only_asks_writes_nothing() {
+    let site = crate::modes::node();
+    let _controller = Controller::start(&site);
+    install_slurm(&site);
+    crate::plugins::install(&site);
+    site.write(
+        "job.sh",
+        "#!/bin/bash\n#TARN name = \"w\"\n#TARN [[step]]\n#TARN out = [\"kept\"]\ntrue\n",
+    );
+    let script = site.path("job.sh").display().to_string();
+    // Two jobs of a chain.
+    for (job, mark) in [("1", "start"), ("2", "prior=1 end")] {
+        let text = format!("held\n/\njob.sh\n{script}\n[tarn {mark}]\n");
+        site.write(&format!("slurm/jobs/{job}"), &text);
+    }
+    let lines = [
+        "data show w/kept",
+        "data grant w/kept 1",
+        "data revoke w/kept 1",
+        "data keep w/kept 1d",
+        "ckpt model",
+        "verbs exec true",
+        "verbs serve --socket s ./tier/p",
+        "mode show",
+        "mode plan 2lm --destroy namespace0.0",
+        "usage",
+        &format!("slurm setup 1 --user 0 --group 0 --script {script}"),
+        "slurm data-in 1",
+        "slurm pre-run 1",
+        "slurm post-run 1",
+        "slurm data-out 1",
+        "slurm teardown 1",
+        "slurm whole 1 --user 0",
+        "slurm end w",
+        "slurm rotate-key",
+        "slurm status",
+        "slurm why 1",
+    ];
+    let lines = lines.map(|line| line.split(' ').collect::<Vec<_>>());
+    are_all(ASKS, &lines);
+    for words in &lines {
+        let (_, mut command) = of(&site, words);
+        with_slurm(&site, &mut command);
+        with_plugins(&site, &mut command);
+        command.env("PLAYED_MODES", site.path("state"));
+        let Some((ran, calls)) = count(("/".into(), command)) else {
+            return;
+        };
+        assert_eq!(ran.code, Some(0), "{words:?}: {}{}", ran.out, ran.err);
+        assert_eq!(calls, 0, "{words:?}");
+    }
+    // One that writes is seen.
+    let create = of(&site, &["partition", "create", "./tier/new", "1 MiB"]);
+    let seen = count(("/".into(), create.1)).map(|(_, calls)| calls > 0);
+    assert_eq!(seen, Some(true));
+    // Their questions came to somebody.
+    let asked = site.read("calls");
+    for called in ["squeue", "scontrol", "sinfo", "ipmctl", "ndctl"] {
+        assert!(asked.contains(called), "{called}: {asked}");
+    }
+    assert!(site.read("slurm/jobs/1").starts_with("released\n"));
 }
 
 /// All files but locks.

@@ -31,8 +31,7 @@ fn with_page(site: Site) -> Site {
     site
 }
 
-#[test]
-fn sim_report() {
+pub(crate) fn sim_report() {
     let words = "sim --cluster cluster.toml --workload workload.toml --report pages/page.html";
     let words: Vec<&str> = words.split(' ').collect();
     let prepare = || {
@@ -47,8 +46,7 @@ fn sim_report() {
     });
 }
 
-#[test]
-fn run_report() {
+pub(crate) fn run_report() {
     let prepare = || {
         let site = with_page(Site::new(&crate::common::workflows::makes(
             "w",
@@ -66,8 +64,7 @@ fn run_report() {
     });
 }
 
-#[test]
-fn reproduce() {
+pub(crate) fn reproduce() {
     let prepare = || {
         let site = with_page(Site::new(""));
         site.write("results.json", RESULTS);

@@ -92,8 +92,7 @@ fn nothing_is_unfinished(site: &Site, what: &str) {
     assert!(left.is_empty(), "{what}: {left:?}");
 }
 
-#[test]
-fn slurm_install() {
+pub(crate) fn slurm_install() {
     let before = files(&host());
     // The image's folder is not among what is written.
     let after = {
@@ -115,8 +114,7 @@ fn slurm_install() {
     });
 }
 
-#[test]
-fn slurm_install_remove() {
+pub(crate) fn slurm_install_remove() {
     let prepare = || {
         let site = host();
         tarn(&site, &install(&site, &[])).exits(0);
@@ -137,8 +135,7 @@ fn slurm_install_remove() {
     });
 }
 
-#[test]
-fn slurm_off_and_on() {
+pub(crate) fn slurm_off_and_on() {
     let off_words = |site: &Site| command(site, &off(site, false));
     sweep("slurm off", "tarn", host, off_words, |site, hit| {
         let there = fs::read_to_string(site.path(OFF)).ok();

@@ -52,8 +52,7 @@ fn is_kept(site: &Site, hit: &Hit) {
     );
 }
 
-#[test]
-fn partition_create() {
+pub(crate) fn partition_create() {
     let create = ["partition", "create", "./tier/new", "1 MiB"];
     let command = |site: &Site| of(site, &create);
     sweep("partition create", "tarn", stored, command, |site, hit| {
@@ -74,8 +73,7 @@ fn partition_create() {
     });
 }
 
-#[test]
-fn partition_resize() {
+pub(crate) fn partition_resize() {
     let path = "tier/field.partition";
     let blocks = |site: &Site| fs::metadata(site.path(path)).unwrap().blocks();
     for larger in [true, false] {
@@ -110,8 +108,7 @@ fn partition_resize() {
     }
 }
 
-#[test]
-fn partition_rm() {
+pub(crate) fn partition_rm() {
     let prepare = || {
         let site = stored();
         tarn(&site, &["partition", "create", "./tier/old", "1 MiB"]).exits(0);
@@ -133,8 +130,7 @@ fn partition_rm() {
     });
 }
 
-#[test]
-fn h5_import() {
+pub(crate) fn h5_import() {
     for to in ["./tier/new", "./tier/a,./tier/b,./tier/c"] {
         let prepare = || {
             let site = stored();
@@ -161,8 +157,7 @@ fn h5_import() {
     }
 }
 
-#[test]
-fn h5_export() {
+pub(crate) fn h5_export() {
     let export = ["h5", "export", "./tier/field", "to/there.h5"];
     let prepare = || {
         let site = stored();

@@ -108,8 +108,7 @@ fn goes_on(site: &Site, hit: &Hit, before: &BTreeMap<PathBuf, Vec<u8>>, word: &s
     site.leaves_nothing_on_its_tier();
 }
 
-#[test]
-fn a_run() {
+pub(crate) fn a_run() {
     let check = |site: &Site, hit: &Hit| goes_on(site, hit, &BTreeMap::new(), "one");
     sweep(
         "run",
@@ -120,8 +119,7 @@ fn a_run() {
     );
 }
 
-#[test]
-fn a_run_over_an_earlier_result() {
+pub(crate) fn a_run_over_an_earlier_result() {
     let prepare = || {
         let site = site();
         site.run().exits(0);
@@ -138,8 +136,7 @@ fn a_run_over_an_earlier_result() {
     );
 }
 
-#[test]
-fn a_run_that_is_resumed() {
+pub(crate) fn a_run_that_is_resumed() {
     let prepare = || {
         let site = site();
         crashed(&site);
@@ -171,8 +168,7 @@ pub(crate) fn got(site: &Site) -> Option<BTreeMap<PathBuf, Vec<u8>>> {
     (ran.code == Some(0)).then(|| tree(&to))
 }
 
-#[test]
-fn data_put() {
+pub(crate) fn data_put() {
     let command = |site: &Site| of(site, &with_tier(site, &["data", "put", "in", "kept"]));
     sweep("data put", "tarn", site, command, |site, hit| {
         let source = tree(&site.path("in"));
@@ -192,8 +188,7 @@ fn data_put() {
     });
 }
 
-#[test]
-fn data_get() {
+pub(crate) fn data_get() {
     let command = |site: &Site| of(site, &["data", "get", "kept", "there"]);
     sweep("data get", "tarn", put, command, |site, hit| {
         let (there, source) = (tree(&site.path("there")), tree(&site.path("in")));
@@ -207,8 +202,7 @@ fn data_get() {
     });
 }
 
-#[test]
-fn data_rm() {
+pub(crate) fn data_rm() {
     let command = |site: &Site| of(site, &["data", "rm", "kept"]);
     sweep("data rm", "tarn", put, command, |site, hit| {
         let source = tree(&site.path("in"));
@@ -235,8 +229,7 @@ fn data_rm() {
     });
 }
 
-#[test]
-fn data_drain() {
+pub(crate) fn data_drain() {
     let command = |site: &Site| of(site, &["data", "drain", "kept", "there"]);
     sweep("data drain", "tarn", put, command, |site, hit| {
         let source = tree(&site.path("in"));
@@ -264,8 +257,7 @@ fn data_drain() {
     });
 }
 
-#[test]
-fn data_copy() {
+pub(crate) fn data_copy() {
     let prepare = || {
         let site = site();
         site.write("there/old", "old\n");
@@ -322,8 +314,7 @@ run = "echo secret > $TARN_kept/a"
 out = ["kept"]
 "#;
 
-#[test]
-fn keys() {
+pub(crate) fn keys() {
     let new = |site: &Site| of(site, &["key", "new"]);
     sweep(
         "key new",
@@ -375,8 +366,7 @@ fn keys() {
 }
 
 /// What runs that were killed have left.
-#[test]
-fn orphans() {
+pub(crate) fn orphans() {
     let prepare = || {
         let site = put();
         // With what the newest has left it can be resumed.
@@ -427,8 +417,7 @@ fn held(site: &Site, more: &[&str]) -> Option<String> {
     (ran.code == Some(0)).then(|| site.read("held"))
 }
 
-#[test]
-fn objects() {
+pub(crate) fn objects() {
     let put = ["data", "put", "a", "k", "--object"];
     let command = |site: &Site| of_store(site, &put);
     sweep("data put --object", "tarn", store, command, |site, hit| {
