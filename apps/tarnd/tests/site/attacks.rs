@@ -19,7 +19,7 @@ fn attack_a_controller_of_an_earlier_term_acts_on_nothing() {
     // The one that was there is cut off, and cannot come back, not even when the node has begun anew.
     let number = 1;
     let order = Order::Look;
-    let _ = old.writer.send(&Command { number, order });
+    let _ = old.try_say(order, number);
     assert!(old.reader.receive::<Report>(SOON).is_err());
     assert!(matches!(new.order(Order::Look), Report::Capacity { .. }));
     node.restart();

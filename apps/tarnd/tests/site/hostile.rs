@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 use tarn_proto::local::Code;
-use tarn_proto::site::{Command, Held, Holding, Job, Order, Owner, Report, Work, Worked, is_name};
+use tarn_proto::site::{Held, Holding, Job, Order, Owner, Report, Work, Worked, is_name};
 
 /// What may pass until a worker that does not answer was given up, and another one is started.
 const GIVEN_UP: Duration = Duration::from_secs(60);
@@ -44,23 +44,18 @@ pub(crate) fn send(session: &mut Session, user: u32, work: Work) -> u64 {
         group: user,
         work,
     };
-    session.writer.send(&Command { number, order }).unwrap();
+    session.say(order, number);
     number
 }
 
-/// The next order that something has come of. The node is told that its controller is there.
+/// The next order that something has come of.
 pub(crate) fn next(session: &mut Session) -> (u64, Worked) {
     loop {
         match session.reader.receive(SOON).unwrap() {
             Report::Worked { number, what } => return (number, what),
-            _ => beat(session),
+            _ => {}
         }
     }
-}
-
-pub(crate) fn beat(session: &mut Session) {
-    let order = Order::Beat;
-    session.writer.send(&Command { number: 0, order }).unwrap();
 }
 
 /// What comes of an order, whatever is said of others before.
@@ -83,7 +78,6 @@ fn alice_is_served_again(session: &mut Session, job: Job) {
             what => assert!(Instant::now() < until, "{what:?}"),
         }
         std::thread::sleep(Duration::from_millis(200));
-        beat(session);
     }
 }
 
@@ -362,12 +356,9 @@ fn very_deep_folders_go_and_hold_up_nobody(daemon: &Daemon) -> Result<(), Miss> 
     let open = fs::File::open(&memory).unwrap();
     let store = node.path("store/u20001/j/18/w/x");
     dig(&store, 20_000);
-    beat(&mut session);
     session.number += 1;
     let dismissed = session.number;
-    let order = Order::Dismiss(17);
-    let number = dismissed;
-    session.writer.send(&Command { number, order }).unwrap();
+    session.say(Order::Dismiss(17), dismissed);
     let removed = send(&mut session, ALICE, Work::Remove(vec![Held::Job(18)]));
     let mut left = vec![dismissed, removed];
     quiet.bob_is_served_among(&mut session, |number, what| {

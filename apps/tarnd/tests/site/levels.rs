@@ -338,13 +338,7 @@ fn a_move_that_is_killed_in_the_middle_has_lost_nothing_and_is_ended() {
             group: ALICE,
             work: Box::new(down()),
         };
-        session
-            .writer
-            .send(&Command {
-                number: session.number,
-                order,
-            })
-            .unwrap();
+        session.say(order, session.number);
     };
     for how in ["tarnd", "worker"] {
         order(&mut session);

@@ -10,8 +10,9 @@ use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tarn_munge::{Reader, Secret, Writer, open};
+use tarn_munge::{Reader, Secret, SessionError, Writer, open};
 use tarn_proto::local::Code;
 use tarn_proto::site::*;
 use tempfile::TempDir;
@@ -35,7 +36,7 @@ pub(crate) struct Node {
 /// The controller's side of a session.
 pub(crate) struct Session {
     pub(crate) reader: Reader,
-    pub(crate) writer: Writer,
+    writer: Orders,
     pub(crate) number: u64,
     /// What the node held when it began.
     pub(crate) holds: Vec<(Uid, Holding)>,
@@ -45,6 +46,31 @@ pub(crate) struct Session {
     pub(crate) is_behind: bool,
     /// Its stores with names.
     pub(crate) stores: Vec<Store>,
+}
+
+/// What the node is ordered. It is told between orders that its controller is there, however long the test is kept from saying so.
+struct Orders(Arc<Mutex<Writer>>);
+
+impl Orders {
+    fn new(writer: Writer) -> Self {
+        let writer = Arc::new(Mutex::new(writer));
+        let beaten = Arc::downgrade(&writer);
+        std::thread::spawn(move || {
+            while let Some(writer) = beaten.upgrade() {
+                let order = Order::Beat;
+                if send(&writer, &Command { number: 0, order }).is_err() {
+                    return;
+                }
+                drop(writer);
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        Self(writer)
+    }
+}
+
+fn send(writer: &Mutex<Writer>, command: &Command) -> Result<(), SessionError> {
+    writer.lock().unwrap().send(command)
 }
 
 /// `None`, said loudly, where it cannot be tried.
@@ -243,7 +269,7 @@ impl Node {
                     stores,
                     is_behind,
                     reader,
-                    writer,
+                    writer: Orders::new(writer),
                     number: 0,
                     holds,
                     partial,
@@ -315,10 +341,20 @@ impl Drop for Node {
 }
 
 impl Session {
+    /// Orders something.
+    pub(crate) fn say(&mut self, order: Order, number: u64) {
+        self.try_say(order, number).unwrap();
+    }
+
+    /// The same with a node that may have ended the session.
+    pub(crate) fn try_say(&mut self, order: Order, number: u64) -> Result<(), SessionError> {
+        send(&self.writer.0, &Command { number, order })
+    }
+
     pub(crate) fn order(&mut self, order: Order) -> Report {
         self.number += 1;
         let number = self.number;
-        self.writer.send(&Command { number, order }).unwrap();
+        self.say(order, number);
         loop {
             match self.reader.receive(SOON).unwrap() {
                 Report::Alive => {}

@@ -1,7 +1,7 @@
 //! What nobody disturbs: a second node on the same machine, asked for the same at the same time as the one that is attacked. However
 //! slow the machine is, both feel it; what remains is what the attack costs.
 
-use crate::hostile::{beat, next, send};
+use crate::hostile::{next, send};
 use crate::munged::Daemon;
 use crate::node::*;
 use rustix::process::{Pid, Signal, kill_process};
@@ -189,7 +189,6 @@ fn served(
     job: Job,
     mut other: impl FnMut(u64, Worked),
 ) -> Duration {
-    beat(session);
     let wanted = send(session, BOB, prepare(job, "x"));
     loop {
         match next(session) {

@@ -90,7 +90,7 @@ fn what_is_ordered_twice_at_the_same_time_is_done_once() {
             work,
         };
         let number = session.number;
-        session.writer.send(&Command { number, order }).unwrap();
+        session.say(order, number);
     }
     let mut moved = Vec::new();
     while moved.len() < 8 {
