@@ -343,7 +343,7 @@ fn a_run_whose_tier_is_too_small_overflows_to_a_store() {
     let at = bucket.at("ext/theirs");
     bucket
         .store
-        .remove(&at, &tarn_ports::Control::default())
+        .remove(&at, None, &tarn_ports::Control::default())
         .unwrap();
     all_is_well(&site, &bucket);
 }

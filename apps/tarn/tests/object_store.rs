@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use store::{Act, Bucket, KEY, Proxy, SECRET, swift};
-use tarn_ports::Control;
+use store::{Act, Bucket, Conditions, KEY, Proxy, SECRET, swift};
+use tarn_ports::{Control, Replaces};
 
 const WORKFLOW: &str = r#"
 name = "words"
@@ -116,6 +116,42 @@ fn a_run_reads_from_a_store_and_delivers_there() {
 }
 
 #[test]
+fn what_somebody_puts_into_the_destination_during_a_delivery_stays() {
+    let bucket = Bucket::new("meanwhile");
+    bucket.put("books/one", b"a b c\n");
+    let site = site(&bucket, ":");
+    let (at, store) = (bucket.at("result/words"), Arc::clone(&bucket.store));
+    let came = AtomicBool::new(false);
+    let proxy = Proxy::new(move |request, _| {
+        let puts = request.starts_with("PUT") && request.contains("/result/words");
+        if puts && !came.swap(true, Ordering::SeqCst) {
+            let (none, control) = (Vec::new(), Control::default());
+            let put = store.put(&at, b"theirs", &none, Replaces::Anything, &control);
+            put.expect("put");
+        }
+        Act::Pass
+    })
+    .with(Conditions::Kept);
+    let failed = ran(&site, &proxy.endpoint, &site.run_arguments()).exits(1);
+    let says = "result/words: somebody else has put an object there since tarn looked";
+    assert!(failed.err.contains(says), "{}", failed.err);
+    assert_eq!(bucket.read("result/words"), b"theirs");
+    assert!(!bucket.keys("result/").iter().any(|k| k.contains(".tarn")));
+    // It stays until it is moved away.
+    let refused = ran(&site, &proxy.endpoint, &["resume"]);
+    assert!(!refused.err.contains(" done in "), "{}", refused.err);
+    assert_eq!(bucket.read("result/words"), b"theirs");
+    let control = Control::default();
+    let removed = bucket
+        .store
+        .remove(&bucket.at("result/words"), None, &control);
+    removed.expect("removed");
+    let resumed = ran(&site, &proxy.endpoint, &["resume"]).exits(0);
+    assert!(!resumed.err.contains(" done in "), "{}", resumed.err);
+    assert_eq!(bucket.read("result/words"), b"3\n");
+}
+
+#[test]
 fn a_killed_delivery_goes_on() {
     let bucket = Bucket::new("killed");
     bucket.put("books/one", b"a b c\n");
@@ -185,7 +221,7 @@ fn wrong_keys_and_missing_sources_stop_a_run_with_what_to_do() {
     );
     bucket
         .store
-        .remove(&bucket.at("books/one"), &Control::default())
+        .remove(&bucket.at("books/one"), None, &Control::default())
         .expect("removed");
     // Named before anything begins, by the run and by its plan.
     let none = ran(&site, &swift().endpoint, &run).exits(3);

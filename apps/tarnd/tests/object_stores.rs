@@ -540,6 +540,44 @@ fn an_object_that_is_replaced_while_it_is_read_fails_the_task() {
     assert!(!daemon.path("fast/x").exists() && daemon.leftovers().is_empty());
 }
 
+#[test]
+fn what_somebody_puts_where_a_task_puts_stays_and_what_the_task_has_put_goes() {
+    let bucket = Bucket::new("meanwhile");
+    let other = Bucket {
+        name: bucket.name.clone(),
+        store: Arc::clone(&bucket.store),
+    };
+    let came = AtomicBool::new(false);
+    let proxy = Proxy::new(move |request, _| {
+        // The last one that is put.
+        let puts = request.starts_with("PUT") && request.contains(".tarn-manifest");
+        if puts && !came.swap(true, Ordering::SeqCst) {
+            other.put("out/.tarn-manifest", b"theirs");
+        }
+        if request.starts_with("PUT") && request.contains("/out-one?") {
+            other.put("out-one", b"theirs");
+        }
+        Act::Pass
+    })
+    .with(store::Conditions::Kept);
+    let daemon = start(&proxy.endpoint, SECRET, &[]);
+    let client = daemon.client();
+    tree(&daemon.path("fast/tree"));
+    std::fs::write(daemon.path("fast/one"), b"one").unwrap();
+    let failed = run(&client, copy(fast("tree"), there(&bucket, "out/")));
+    assert_eq!(code(&failed), Some(Code::Exists), "{}", said(&failed));
+    assert!(
+        said(&failed).contains("somebody else has put"),
+        "{}",
+        said(&failed)
+    );
+    assert_eq!(bucket.keys("out/"), ["out/.tarn-manifest"]);
+    assert_eq!(bucket.read("out/.tarn-manifest"), b"theirs");
+    let failed = run(&client, copy(fast("one"), there(&bucket, "out-one")));
+    assert_eq!(code(&failed), Some(Code::Exists), "{}", said(&failed));
+    assert_eq!(bucket.read("out-one"), b"theirs");
+}
+
 /// Does something as another user, where this one may; other threads stay who they are.
 fn by<T: Send>(user: u32, does: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {

@@ -28,7 +28,7 @@ pub use nodes::{
     ChangedSince, Checkpoints, Followers, MakePartition, Nodes, Peers, Pieces, STEP_SOCKET,
     STEP_SPACE,
 };
-pub use objects::{Found, ObjectBody, ObjectStore, Tags, Upload};
+pub use objects::{Found, ObjectBody, ObjectStore, Replaces, Tags, Upload};
 pub use one_sided::{Hold, OneSided, Open};
 pub use peer::{Arrivals, PeerStream, PeerTree, Piece, Watch};
 pub use progress::Progress;

@@ -168,6 +168,10 @@ pub enum Refused {
     Missing,
     /// There are no keys, the store does not take them, or they may not do that.
     Denied,
+    /// Somebody else has put something there since it was looked at.
+    Occupied,
+    /// An upload in parts has met another request for its object, and has to be begun anew.
+    RestartUpload,
 }
 
 impl MoverError {

@@ -25,6 +25,28 @@ pub struct Found {
     pub tags: Tags,
 }
 
+/// What an object that is put may take the place of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replaces<'a> {
+    /// Whatever is there.
+    Anything,
+    /// Nothing: no object was seen there.
+    Nothing,
+    /// The object with this ETag, which was seen there; it may have gone since.
+    Only(&'a str),
+}
+
+impl Replaces<'_> {
+    /// Whether what is there now may be replaced.
+    pub fn allows(&self, found: &Found) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Nothing => false,
+            Self::Only(etag) => found.etag == *etag,
+        }
+    }
+}
+
 /// An upload in parts, which can be seen nowhere until it is completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
@@ -68,15 +90,17 @@ pub trait ObjectStore: Send + Sync + Debug {
         watch: &'a dyn Watch,
     ) -> Result<Box<dyn ObjectBody + 'a>, MoverError>;
 
-    /// Puts an object in one piece; its ETag. The store compares what arrives with a checksum.
+    /// Puts an object in one piece, in the place of `replaces` only; its ETag. The store compares what arrives with a checksum.
     ///
     /// # Errors
-    /// When it cannot be put; then it is as it was, or (where the answer was lost) as it should be.
+    /// When it cannot be put; then it is as it was, or (where the answer was lost) as it should be. `Conflict`, refused as `Occupied`,
+    /// when something else is there.
     fn put(
         &self,
         at: &ObjectUrl,
         bytes: &[u8],
         tags: &Tags,
+        replaces: Replaces<'_>,
         watch: &dyn Watch,
     ) -> Result<String, MoverError>;
 
@@ -111,14 +135,16 @@ pub trait ObjectStore: Send + Sync + Debug {
     /// Whether a part with this ETag has just these bytes. Where ETags do not tell it has not.
     fn is_part(&self, etag: &str, bytes: &[u8]) -> bool;
 
-    /// Makes the object out of all parts, whose ETags these are in their order; its ETag.
+    /// Makes the object out of all parts, whose ETags these are in their order, in the place of `replaces` only; its ETag.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be made. `Conflict`, refused as `Occupied`, when something else is there; refused as `RestartUpload` when the upload has to
+    /// be begun anew.
     fn complete(
         &self,
         upload: &Upload,
         parts: &[String],
+        replaces: Replaces<'_>,
         watch: &dyn Watch,
     ) -> Result<String, MoverError>;
 
@@ -128,11 +154,16 @@ pub trait ObjectStore: Send + Sync + Debug {
     /// When it may still be there.
     fn abort(&self, upload: &Upload, watch: &dyn Watch) -> Result<(), MoverError>;
 
-    /// Removes an object. That it is not there is no error.
+    /// Removes an object; with an ETag, only the one that has it. That it is not there is no error.
     ///
     /// # Errors
-    /// When it may still be there.
-    fn remove(&self, at: &ObjectUrl, watch: &dyn Watch) -> Result<(), MoverError>;
+    /// When it may still be there. `Conflict`, refused as `Occupied`, when something else is there.
+    fn remove(
+        &self,
+        at: &ObjectUrl,
+        etag: Option<&str>,
+        watch: &dyn Watch,
+    ) -> Result<(), MoverError>;
 }
 
 /// A stretch of an object, being read.

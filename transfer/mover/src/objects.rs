@@ -4,6 +4,7 @@ mod deliver;
 mod listing;
 mod marker;
 mod owned;
+mod reading;
 mod source;
 mod upload;
 mod withdraw;
@@ -165,7 +166,7 @@ pub(crate) fn digest(
         |(), (path, size, hash)| {
             let read = match key {
                 None => tree.hash_of(path, *size, control)?,
-                Some(key) => deliver::sealed_hash_of(&tree, (path, *size), key, control)?,
+                Some(key) => reading::sealed_hash_of(&tree, (path, *size), key, control)?,
             };
             **crate::queue::lock(hash) = Some(read);
             control.advance(*size);

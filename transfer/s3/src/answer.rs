@@ -74,7 +74,23 @@ impl Refusal {
                     | "InternalError"
                     | "ServiceUnavailable"
                     | "BadDigest"
+                    | "OperationAborted"
             )
+    }
+
+    /// Whether the store does not know a header that was sent.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        self.status == 501 || self.code == "NotImplemented"
+    }
+
+    /// Whether a condition did not hold. An object that is to be replaced and is gone is no other one.
+    pub(crate) fn is_unmet(&self) -> bool {
+        self.status == 412 || matches!(self.code.as_str(), "PreconditionFailed" | "NoSuchKey")
+    }
+
+    /// Whether another request for the same object came between.
+    pub(crate) fn is_crossed(&self) -> bool {
+        self.code == "ConditionalRequestConflict"
     }
 
     /// What, why, and what to do.
@@ -117,6 +133,11 @@ impl Refusal {
             ("NoSuchKey" | "InvalidRange", _) | (_, 404 | 416) => (
                 FailureKind::SourceChanged,
                 "it has vanished, or is shorter than it was; run again when nobody changes it"
+                    .into(),
+            ),
+            ("ConditionalRequestConflict" | "OperationAborted", _) => (
+                FailureKind::Io,
+                "somebody else puts an object there at the same time; run again when nobody does"
                     .into(),
             ),
             ("QuotaExceeded" | "XMinioStorageFull" | "XMinioAdminBucketQuotaExceeded", _)

@@ -1,10 +1,11 @@
 //! L3: object stores, spoken to by the S3 protocol: Amazon's, Ceph's, Swift's, MinIO's and others'. docs/guide/object-stores.md.
 //!
 //! [`settings`] finds out which store, and who asks; [`send`] has one request done, again and again where that may help; [`answer`]
-//! reads what comes back; [`body`] is an object being read. Requests are signed by `rusty-s3`, in their URLs: none is ever shown.
+//! reads what comes back; [`conditions`] has it replace nothing of others; [`body`] is an object being read. Requests are signed by `rusty-s3`, in their URLs: none is ever shown.
 
 mod answer;
 mod body;
+mod conditions;
 mod send;
 mod settings;
 
@@ -22,7 +23,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tarn_ports::{Found, MoverError, ObjectBody, ObjectStore, Refused, Tags, Upload, Watch};
+use tarn_ports::{
+    Found, MoverError, ObjectBody, ObjectStore, Refused, Replaces, Tags, Upload, Watch,
+};
 use tarn_types::event::FailureKind;
 use tarn_types::object::ObjectUrl;
 
@@ -270,15 +273,29 @@ impl ObjectStore for Client {
         Ok(Box::new(body))
     }
 
-    fn put(&self, at: &ObjectUrl, bytes: &[u8], tags: &Tags, watch: &dyn Watch) -> Result<String> {
+    fn put(
+        &self,
+        at: &ObjectUrl,
+        bytes: &[u8],
+        tags: &Tags,
+        replaces: Replaces<'_>,
+        watch: &dyn Watch,
+    ) -> Result<String> {
         let headers = headers_of(tags);
         let mut request = Request::put("put", at, bytes);
         request.headers = headers.clone();
         request.headers.push(checksum(bytes));
-        let done = self.sender(at)?.done(&request, watch, &|bucket, keys| {
-            signed(bucket.put_object(keys, &at.key), &headers)
-        })?;
-        done.etag(at)
+        let send = |sender: &Sender, request: &Request<'_>| {
+            let answered = sender.answered(request, watch, &|bucket, keys| {
+                signed(bucket.put_object(keys, &at.key), &headers)
+            })?;
+            Ok(match answered {
+                Answer::Done(done) => Answer::Done(done.etag(at)?),
+                Answer::Refused(refusal) => Answer::Refused(refusal),
+            })
+        };
+        let is_ours = |found: &Found| self.is_put(at, found, (bytes, tags), watch);
+        self.make_object(&mut request, replaces, watch, &send, &is_ours)
     }
 
     fn begin(&self, at: &ObjectUrl, tags: &Tags, watch: &dyn Watch) -> Result<Upload> {
@@ -351,16 +368,21 @@ impl ObjectStore for Client {
         etag.eq_ignore_ascii_case(&sum)
     }
 
-    fn complete(&self, upload: &Upload, parts: &[String], watch: &dyn Watch) -> Result<String> {
+    fn complete(
+        &self,
+        upload: &Upload,
+        parts: &[String],
+        replaces: Replaces<'_>,
+        watch: &dyn Watch,
+    ) -> Result<String> {
         let at = &upload.at;
         let quoted: Vec<String> = parts.iter().map(|p| format!("\"{p}\"")).collect();
         let etags = || quoted.iter().map(String::as_str);
-        let sender = self.sender(at)?;
         let key = &at.key;
         let action =
             |bucket, keys| CompleteMultipartUpload::new(bucket, keys, key, &upload.id, etags());
-        let body = action(&sender.bucket(at)?, None).body();
-        let request = Request::post("complete the upload of", at, body.as_bytes()).patient();
+        let body = action(&self.sender(at)?.bucket(at)?, None).body();
+        let mut request = Request::post("complete the upload of", at, body.as_bytes()).patient();
         let sign = |bucket: &Bucket, keys: Option<&Credentials>| {
             let quoted = quoted.iter().map(String::as_str);
             signed(
@@ -373,15 +395,20 @@ impl ObjectStore for Client {
             Some(etag) => Answer::Done(etag),
             None => Answer::Refused(Refusal::in_answer(&text)),
         };
-        let refusal = match sender.text(&request, watch, &sign, &read)? {
-            Answer::Done(etag) => return Ok(etag),
-            Answer::Refused(refusal) => refusal,
+        let send = |sender: &Sender, request: &Request<'_>| {
+            Ok(match sender.text(request, watch, &sign, &read)? {
+                // It was completed by a request whose answer was lost: whoever asked looks at what is there.
+                Answer::Refused(refusal) if refusal.code == "NoSuchUpload" => {
+                    match self.look(at, watch)? {
+                        Some(found) => Answer::Done(found.etag),
+                        None => Answer::Refused(refusal),
+                    }
+                }
+                answer => answer,
+            })
         };
-        // It was completed by a request whose answer was lost: whoever asked looks at what is there.
-        match (refusal.code.as_str(), self.look(at, watch)?) {
-            ("NoSuchUpload", Some(found)) => Ok(found.etag),
-            _ => Err(refusal.error(&request, &sender)),
-        }
+        // Whoever asked knows what it was to be.
+        self.make_object(&mut request, replaces, watch, &send, &|_| Ok(false))
     }
 
     fn abort(&self, upload: &Upload, watch: &dyn Watch) -> Result<()> {
@@ -395,15 +422,41 @@ impl ObjectStore for Client {
         })
     }
 
-    fn remove(&self, at: &ObjectUrl, watch: &dyn Watch) -> Result<()> {
-        let request = Request::delete("remove", at);
-        self.gone(at, &request, watch, &|bucket, keys| {
-            signed(bucket.delete_object(keys, &at.key), &[])
-        })
+    fn remove(&self, at: &ObjectUrl, etag: Option<&str>, watch: &dyn Watch) -> Result<()> {
+        match etag {
+            Some(etag) => self.remove_if_unchanged(at, etag, watch),
+            None => self.gone(at, &Request::delete("remove", at), watch, &remove(at)),
+        }
     }
 }
 
+/// Signs that an object is to be removed.
+fn remove(at: &ObjectUrl) -> impl Fn(&Bucket, Option<&Credentials>) -> String + '_ {
+    |bucket, keys| signed(bucket.delete_object(keys, &at.key), &[])
+}
+
 impl Client {
+    /// Whether an object is what was to be put, with all that was to be kept with it.
+    fn is_put(
+        &self,
+        at: &ObjectUrl,
+        found: &Found,
+        (bytes, tags): (&[u8], &Tags),
+        watch: &dyn Watch,
+    ) -> Result<bool> {
+        if found.size != bytes.len() as u64 || !tags.iter().all(|tag| found.tags.contains(tag)) {
+            return Ok(false);
+        }
+        if bytes.is_empty() || self.is_part(&found.etag, bytes) {
+            return Ok(true);
+        }
+        // Not every store's ETags tell it.
+        let mut is = vec![0; bytes.len()];
+        let mut body = Body::open(self, at, 0..found.size, Some(&found.etag), watch)?;
+        body.fill(&mut is)?;
+        Ok(is == bytes)
+    }
+
     /// Removes what may be gone already.
     fn gone(
         &self,

@@ -1,6 +1,7 @@
 //! One request: signed, sent, and tried again where that may help.
 
 use crate::answer::{self, Refusal};
+use crate::conditions::ConditionSupport;
 use crate::settings::Settings;
 use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::sync::Arc;
@@ -45,7 +46,14 @@ pub(crate) struct Request<'a> {
     /// `None` where the method has none.
     body: Option<&'a [u8]>,
     silence: Duration,
+    /// What must hold for it to be done.
+    pub(crate) condition: Option<Condition>,
+    /// It is not known whether the store takes the condition: the body waits until it says so.
+    pub(crate) asks_first: bool,
 }
+
+/// A header with a condition, and its value.
+pub(crate) type Condition = (&'static str, String);
 
 impl<'a> Request<'a> {
     fn new(doing: &'static str, at: &'a ObjectUrl, method: Method, body: Option<&'a [u8]>) -> Self {
@@ -56,6 +64,8 @@ impl<'a> Request<'a> {
             headers: Vec::new(),
             body,
             silence: SILENCE,
+            condition: None,
+            asks_first: false,
         }
     }
     pub(crate) fn get(doing: &'static str, at: &'a ObjectUrl) -> Self {
@@ -77,6 +87,25 @@ impl<'a> Request<'a> {
     pub(crate) fn patient(mut self) -> Self {
         self.silence = TIMEOUT;
         self
+    }
+
+    pub(crate) fn doing(&self) -> &'static str {
+        self.doing
+    }
+
+    /// Bytes of its body.
+    pub(crate) fn len(&self) -> usize {
+        self.body.map_or(0, <[u8]>::len)
+    }
+
+    pub(crate) fn is_put(&self) -> bool {
+        self.method == Method::PUT
+    }
+
+    /// Whether a refusal may not come the next time. An upload in parts that has met another request has to be begun anew.
+    fn passes(&self, refusal: &Refusal) -> bool {
+        let again = refusal.is_crossed() && self.condition.is_some() && self.is_put();
+        refusal.passes() || again
     }
 
     /// What could not be done.
@@ -141,6 +170,8 @@ pub(crate) struct Sender {
     settings: Settings,
     credentials: Option<Credentials>,
     agent: Agent,
+    /// What is known of the store's conditions.
+    pub(crate) conditions: ConditionSupport,
 }
 
 impl Sender {
@@ -171,6 +202,7 @@ impl Sender {
             }),
             settings,
             agent: config.new_agent(),
+            conditions: ConditionSupport::default(),
         })
     }
 
@@ -264,7 +296,9 @@ impl Sender {
                 false => Ok(Answer::Refused(Refusal::of(response))),
             });
             let trouble = match answered {
-                Ok(Answer::Refused(refusal)) if refusal.passes() => refusal.error(request, self),
+                Ok(Answer::Refused(refusal)) if request.passes(&refusal) => {
+                    refusal.error(request, self)
+                }
                 Ok(answer) => return Ok(answer),
                 Err(error) => {
                     let why = format!("{} {}", self.settings.endpoint_url(), said(&error));
@@ -289,6 +323,12 @@ impl Sender {
         let mut asked = http::Request::builder().method(&request.method).uri(url);
         for (name, value) in &request.headers {
             asked = asked.header(name, value);
+        }
+        if let Some((name, value)) = &request.condition {
+            asked = asked.header(*name, value);
+        }
+        if request.asks_first {
+            asked = asked.header("expect", "100-continue");
         }
         let silence = Some(request.silence);
         match request.body {

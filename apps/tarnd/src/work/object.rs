@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tarn_ports::{
-    Control, CopySource, Delivery, Mover, MoverError, Over, PeerStream, PeerTree, Piece, Watch,
+    Control, CopySource, Delivery, Mover, MoverError, Over, PeerStream, PeerTree, Piece, Refused,
+    Watch,
 };
 use tarn_proto::local::{Checksum, Code, Refusal, Verify};
 use tarn_tasks::{Finish, Size};
@@ -358,7 +359,15 @@ fn deliver(
     let limiter = shared.limiter(plan);
     let report = shared.mover.deliver_limited(&job, control, limiter);
     let held: Vec<&Held> = putting.held.iter().collect();
-    let report = report.map_err(|e| told(&e, &held))?;
+    let report = report.map_err(|e| {
+        let why = told(&e, &held);
+        // What it has put before it met somebody else's goes; what it met is not its own.
+        let goes = e.refused == Some(Refused::Occupied) && !shared.keeps(plan, &why);
+        if goes && !plan.resumed {
+            withdraw(shared, plan, at, false);
+        }
+        why
+    })?;
     let checksum = match report.manifests.first().map(|m| &m.entries[..]) {
         Some([entry]) if putting.single && plan.verify != Verify::None => match &entry.kind {
             EntryKind::File { hash, .. } => hash.map(|h| h.0.to_be_bytes()),

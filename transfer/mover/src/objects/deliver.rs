@@ -2,43 +2,38 @@
 //! longer has is removed after them, and tarn's own manifest is the last.
 
 use super::listing::Listing;
-use super::owned::{HASH, OWNER, PROBE, There, exists, object, owned, owned_object};
-use super::source::ObjectTree;
-use super::upload::{Meant, Noted};
+use super::owned::{HASH, OWNER, PROBE, There, exists, object, of_owner, owned, owned_object};
+use super::reading::Reader;
+use super::upload::{Meant, Note, Noted};
 use super::{HELD, Place, STREAMS, chunks_of, hash_of, marker, together, upload};
-use crate::content::{self, CHUNK, ChunkHash, PIECE};
-use crate::error::{Result, Side, corrupt, failed, show};
-use crate::file::read_full;
+use crate::content::{self, CHUNK, ChunkHash};
+use crate::error::{Result, corrupt, show};
 use crate::gather::{conflict, name_of};
-use crate::meta::Status;
 use crate::queue::lock;
-use crate::sealed::{self, BUFFER, Broken};
 use crate::throttle::Limiter;
-use crate::tree::{Origin, Tree};
-use rustix::fd::OwnedFd;
+use crate::tree::Tree;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tarn_ports::{
-    Control, CopyReport, CopySource, Delivery, Found, MoverError, Over, PeerStream, PeerTree,
-    Piece, Tags, Upload,
+    Control, CopyReport, CopySource, Delivery, Found, MoverError, Over, Refused, Replaces, Tags,
+    Upload,
 };
-use tarn_seal::SealError;
-use tarn_seal::file::{FileCipher, HEADER, TRAILER, stretch};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
-use tarn_types::key::DataKey;
 use tarn_types::manifest::{Entry, EntryKind, Manifest};
 use tarn_types::merge::merge;
 use tarn_types::object::ObjectUrl;
 use tarn_types::part::Verify;
 
 /// Bytes of a part of a large object, and of the largest that is put in one piece: 8 MiB is what the field's tools take.
-const PART: u64 = 8 << 20;
+pub(super) const PART: u64 = 8 << 20;
 /// Parts of an object (Amazon S3's bound, which others keep to).
 const MAX_PARTS: u64 = 10_000;
 /// Bytes of an object (Amazon S3's old bound, which others keep to).
 const MAX_OBJECT: u64 = 5 << 40;
+/// How often a file goes up in parts, where the store wants it anew because somebody else puts an object there at the same time.
+const UPLOADS: u32 = 3;
 /// The file's time, as rclone writes and reads it.
 const TIME: &str = "mtime";
 
@@ -80,6 +75,7 @@ pub(crate) fn deliver(
         trees: &trees,
         manifests: &manifests,
         there: &there,
+        note: Mutex::default(),
         done: Mutex::default(),
     };
     let files = putting.files(&merged)?;
@@ -91,14 +87,17 @@ pub(crate) fn deliver(
         return Err(exists(&place.note()?));
     }
     // From here on the tree is not what its manifest says.
-    if listing.marker.is_some() {
-        place.store.remove(&place.own(marker::NAME)?, control)?;
+    if let Some(marker) = &listing.marker {
+        let etag = Some(&*marker.etag).filter(|_| job.over != Over::All);
+        place
+            .store
+            .remove(&place.own(marker::NAME)?, etag, control)?;
     }
     putting.all(&files, noted)?;
     putting.remove_others(&merged)?;
     for folder in &listing.folders {
         let at = object(place, &[folder, &b"/"[..]].concat())?;
-        place.store.remove(&at, control)?;
+        place.store.remove(&at, None, control)?;
     }
     let done = putting
         .done
@@ -108,9 +107,9 @@ pub(crate) fn deliver(
         let merged = with_hashes(merged, &done.put);
         let bytes = marker::write(&merged, |path| Some(done.put.get(path)?.0.clone()));
         let at = place.own(marker::NAME)?;
-        place
-            .store
-            .put(&at, &bytes, &tags(&job.owner, None, 0), control)?;
+        let tags = tags(&job.owner, None, 0);
+        let replaces = replaces(job, None);
+        place.store.put(&at, &bytes, &tags, replaces, control)?;
     }
     for manifest in &mut manifests {
         *manifest = with_hashes(std::mem::take(manifest), &done.put);
@@ -168,6 +167,15 @@ fn tags(owner: &str, hash: Option<Hash>, mtime: i64) -> Tags {
     tags
 }
 
+/// What an object may take the place of, where this one was seen: nothing of others, unless the delivery replaces whatever is there.
+fn replaces<'a>(job: &Delivery, seen: Option<&'a str>) -> Replaces<'a> {
+    match (job.over, seen) {
+        (Over::All, _) => Replaces::Anything,
+        (_, Some(etag)) => Replaces::Only(etag),
+        (_, None) => Replaces::Nothing,
+    }
+}
+
 /// Bytes of a part of an object of this size: whole chunks, so that their hashes make the file's.
 fn part_len(size: u64) -> u64 {
     size.div_ceil(MAX_PARTS)
@@ -185,25 +193,27 @@ struct Done {
 }
 
 /// A file to be put.
-struct File<'a> {
-    path: &'a [u8],
+pub(super) struct File<'a> {
+    pub(super) path: &'a [u8],
     at: ObjectUrl,
     /// The first source that has it.
-    tree: usize,
-    size: u64,
+    pub(super) tree: usize,
+    pub(super) size: u64,
     hash: Option<Hash>,
     mtime: i64,
 }
 
 /// A delivery.
-struct Putting<'a> {
+pub(super) struct Putting<'a> {
     place: &'a Place<'a>,
     job: &'a Delivery,
-    control: &'a Control,
+    pub(super) control: &'a Control,
     limiter: Option<Arc<Limiter>>,
-    trees: &'a [Tree<'a>],
+    pub(super) trees: &'a [Tree<'a>],
     manifests: &'a [Manifest],
     there: &'a BTreeMap<Box<[u8]>, There>,
+    /// The note of an upload that is there.
+    note: Mutex<Option<Note>>,
     done: Mutex<Done>,
 }
 
@@ -254,26 +264,23 @@ impl<'a> Putting<'a> {
     /// under way, as there is one note.
     fn all(&self, files: &[File<'_>], noted: Noted) -> Result<()> {
         let (large, small): (Vec<&File<'_>>, Vec<_>) = files.iter().partition(|f| f.size > PART);
-        let mut has_noted = false;
-        if let Noted::Killed(begun, meant) = noted {
+        if let Noted::Killed(begun, meant, note) = noted {
+            *lock(&self.note) = Some(note);
             let file = large.iter().find(|f| f.at == begun.at);
-            has_noted = match file.zip(meant) {
+            let went_on = match file.zip(meant) {
                 Some((file, meant)) => self.went_on(file, &begun, meant)?,
                 None => false,
             };
-            if !has_noted {
-                upload::end(self.place, &begun, self.control)?;
+            if !went_on {
+                self.end(&begun, self.control)?;
             }
         }
         for file in large {
             if !lock(&self.done).put.contains_key(file.path) && !self.is_there(file)? {
-                has_noted = true;
                 self.put_large(file)?;
             }
         }
-        if has_noted {
-            upload::forget(self.place, self.control)?;
-        }
+        self.forget(self.control)?;
         together(
             &small,
             STREAMS,
@@ -341,24 +348,60 @@ impl<'a> Putting<'a> {
         self.as_promised(file, hash)?;
         self.passes(file.size)?;
         let tags = tags(&self.job.owner, Some(hash), file.mtime);
+        let replaces = self.replaces(file);
         let etag = self
             .place
             .store
-            .put(&file.at, &bytes, &tags, self.control)?;
+            .put(&file.at, &bytes, &tags, replaces, self.control)?;
         drop(bytes);
         self.checked(file, etag, hash, 0)
+    }
+
+    /// What a file's object may take the place of.
+    fn replaces(&self, file: &File<'_>) -> Replaces<'_> {
+        let seen = self.there.get(file.path);
+        replaces(self.job, seen.map(|there| &*there.etag))
     }
 
     fn put_large(&self, file: &File<'_>) -> Result<()> {
         // It is kept with the object from the beginning.
         let hash = self.hash_of(file)?;
         let tags = tags(&self.job.owner, Some(hash), file.mtime);
-        let begun = self.place.store.begin(&file.at, &tags, self.control)?;
-        let own = self::tags(&self.job.owner, None, 0);
-        let meant = (hash, file.mtime);
-        let noted = upload::note(self.place, &begun, meant, &own, self.control);
-        noted.inspect_err(|_| self.give_up(&begun))?;
-        self.send(file, &begun, hash, &BTreeMap::new())
+        let mut left = UPLOADS;
+        loop {
+            left -= 1;
+            let begun = self.place.store.begin(&file.at, &tags, self.control)?;
+            let noted = self.note(&begun, (hash, file.mtime));
+            noted.inspect_err(|_| self.give_up(&begun))?;
+            match self.send(file, &begun, hash, &BTreeMap::new()) {
+                Err(e) if e.refused == Some(Refused::RestartUpload) && left > 0 => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Notes an upload in the place of the one that this delivery has noted before.
+    fn note(&self, begun: &Upload, meant: Meant) -> Result<()> {
+        let own = tags(&self.job.owner, None, 0);
+        let before = lock(&self.note).clone();
+        let replaces = replaces(self.job, before.as_deref());
+        let note = upload::note(self.place, begun, meant, (&own, replaces), self.control)?;
+        *lock(&self.note) = Some(note);
+        Ok(())
+    }
+
+    /// Takes the note away, if there is one.
+    fn forget(&self, control: &Control) -> Result<()> {
+        match lock(&self.note).take() {
+            Some(note) => upload::forget(self.place, &note, control),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends an upload.
+    fn end(&self, begun: &Upload, control: &Control) -> Result<()> {
+        self.place.store.abort(begun, control)?;
+        self.forget(control)
     }
 
     /// Goes on with an upload of a file that was to become this; whether it did. Where the file has changed since, or the upload is
@@ -370,8 +413,10 @@ impl<'a> Putting<'a> {
         let Some(there) = self.place.store.parts(begun, self.control)? else {
             return Ok(false);
         };
-        self.send(file, begun, meant.0, &there)?;
-        Ok(true)
+        match self.send(file, begun, meant.0, &there) {
+            Err(e) if e.refused == Some(Refused::RestartUpload) => Ok(false),
+            sent => sent.map(|()| true),
+        }
     }
 
     /// The hash of what a file is to be.
@@ -390,7 +435,8 @@ impl<'a> Putting<'a> {
         let sent = self.begins();
         let sent = sent.and_then(|()| self.send_parts(file, begun, hash, there));
         let (etags, resumed) = sent.inspect_err(|_| self.give_up(begun))?;
-        let etag = match self.place.store.complete(begun, &etags, self.control) {
+        let (store, replaces) = (self.place.store, self.replaces(file));
+        let etag = match store.complete(begun, &etags, replaces, self.control) {
             Ok(etag) => {
                 self.is_whole(file, hash)?;
                 etag
@@ -407,7 +453,7 @@ impl<'a> Putting<'a> {
 
     /// What was cancelled has to go as well; what stays goes with the next delivery.
     fn give_up(&self, begun: &Upload) {
-        let _ = upload::end(self.place, begun, &Control::default());
+        let _ = self.end(begun, &Control::default());
     }
 
     /// The ETags of all parts, and how many bytes were there. Of what is there each part is compared with the file's bytes.
@@ -496,9 +542,10 @@ impl<'a> Putting<'a> {
     /// The ETag of the object, if it is what an upload in parts was to become.
     fn made(&self, file: &File<'_>, hash: Hash) -> Result<Option<String>> {
         let found = self.place.store.look(&file.at, self.control)?;
-        let text = hash.to_string();
-        let same =
-            |f: &Found| f.size == file.size && f.tags.iter().any(|t| t.0 == HASH && t.1 == text);
+        let same = |f: &Found| {
+            let is = of_owner(f, &self.job.owner).flatten();
+            f.size == file.size && is == Some(hash)
+        };
         Ok(found.filter(same).map(|f| f.etag))
     }
 
@@ -509,7 +556,8 @@ impl<'a> Putting<'a> {
             .as_ref()
             .is_err_and(|e| e.failure.kind == FailureKind::Corrupt)
         {
-            self.place.store.remove(&file.at, self.control)?;
+            let store = self.place.store;
+            store.remove(&file.at, Some(&etag), self.control)?;
         }
         read?;
         self.finished(file, etag, hash, resumed);
@@ -539,200 +587,17 @@ impl<'a> Putting<'a> {
                 .find(path)
                 .is_some_and(|e| matches!(e.kind, EntryKind::File { .. }))
         };
-        let gone: Vec<_> = self.there.keys().filter(|p| !is_file(p)).collect();
+        let gone: Vec<_> = self.there.iter().filter(|(p, _)| !is_file(p)).collect();
         together(
             &gone,
             STREAMS,
             self.control,
             || (),
-            |(), path| {
-                self.place
-                    .store
-                    .remove(&object(self.place, path)?, self.control)
+            |(), (path, there)| {
+                let etag = Some(&*there.etag).filter(|_| self.job.over != Over::All);
+                let at = object(self.place, path)?;
+                self.place.store.remove(&at, etag, self.control)
             },
         )
     }
-
-    /// Bytes of a file of a source.
-    fn read(
-        &self,
-        reader: &mut Reader<'a>,
-        file: &File<'_>,
-        from: u64,
-        len: u64,
-    ) -> Result<Vec<u8>> {
-        let tree = &self.trees[file.tree];
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-        let read = match &tree.origin {
-            Origin::Peer(peer) => {
-                let kept = reader.stream.take().filter(|(at, _)| *at == file.tree);
-                let mut stream = match kept {
-                    Some((_, stream)) => stream,
-                    None => peer.open(self.control)?,
-                };
-                let read = match &tree.sealed {
-                    None => read_peer(&mut *stream, file.path, from, &mut bytes),
-                    Some(key) => {
-                        let sealed = (tree.show(file.path), &**key);
-                        let is = (file.path, file.size);
-                        read_sealed_peer(&mut *stream, is, sealed, from, &mut bytes)
-                    }
-                };
-                reader.stream = Some((file.tree, stream));
-                read
-            }
-            Origin::Folder(root) => {
-                self.read_file(file, root.file(tree.relative(file.path)), from, &mut bytes)
-            }
-            Origin::Single { holder, name } => {
-                self.read_file(file, holder.file(name), from, &mut bytes)
-            }
-        };
-        read.map(|()| bytes).map_err(|e| e.of_source(file.tree))
-    }
-
-    fn read_file(
-        &self,
-        file: &File<'_>,
-        opened: std::result::Result<OwnedFd, rustix::io::Errno>,
-        from: u64,
-        bytes: &mut [u8],
-    ) -> Result<()> {
-        let tree = &self.trees[file.tree];
-        let path = tree.show(file.path);
-        let unreadable = |e| failed(Side::Source, "read", &path, e);
-        let short = || crate::error::changed(&path, "is not as long as it was");
-        let fd = opened.map_err(unreadable)?;
-        let status = Status::of(&fd).map_err(unreadable)?;
-        let broken = |e| match e {
-            Broken::Io(e) => unreadable(e),
-            Broken::Seal(e) => sealed::refused(&path, e),
-        };
-        match &tree.sealed {
-            Some(key) => {
-                let cipher = sealed::open(key, &fd, status.size).map_err(broken)?;
-                match cipher.length() == file.size {
-                    true => read_sealed(&fd, &cipher, from, bytes).map_err(broken),
-                    false => Err(short()),
-                }
-            }
-            None if status.size != file.size => Err(short()),
-            None => match read_full(&fd, bytes, from).map_err(unreadable)? == bytes.len() {
-                true => Ok(()),
-                false => Err(short()),
-            },
-        }
-    }
-}
-
-/// What a thread reads sources with: its stream to a peer, by tree.
-#[derive(Default)]
-struct Reader<'a> {
-    stream: Option<(usize, Box<dyn PeerStream + 'a>)>,
-}
-
-fn read_peer(
-    stream: &mut (dyn PeerStream + '_),
-    path: &[u8],
-    from: u64,
-    bytes: &mut [u8],
-) -> Result<()> {
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    let piece = |(at, chunk): (usize, &[u8])| Piece {
-        path,
-        offset: from + (at * CHUNK) as u64,
-        len: chunk.len() as u64,
-    };
-    let pieces: Vec<_> = bytes.chunks(CHUNK).enumerate().map(piece).collect();
-    stream.ask(&pieces)?;
-    bytes
-        .chunks_mut(PIECE)
-        .try_for_each(|chunk| stream.read(chunk))
-}
-
-/// The same of a sealed file, which is shown by a name and opens with a key; `from` begins a piece.
-fn read_sealed_peer(
-    stream: &mut (dyn PeerStream + '_),
-    (path, size): (&[u8], u64),
-    (name, key): (String, &DataKey),
-    from: u64,
-    bytes: &mut [u8],
-) -> Result<()> {
-    let lies = |offset, len| {
-        let (offset, len) = stretch(offset, len);
-        Piece { path, offset, len }
-    };
-    let mut pieces = vec![sealed::header(path)];
-    match bytes.is_empty() {
-        // It has a proof all the same.
-        true => pieces.push(lies(0, 0)),
-        false => {
-            let chunks = bytes.chunks(CHUNK).enumerate();
-            pieces.extend(chunks.map(|(at, c)| lies(from + (at * CHUNK) as u64, c.len() as u64)));
-        }
-    }
-    stream.ask(&pieces)?;
-    let refused = |e| sealed::refused(&name, e);
-    let mut header = [0; HEADER];
-    stream.read(&mut header)?;
-    let cipher = FileCipher::open(key, &header).map_err(refused)?;
-    if cipher.length() != size {
-        return Err(refused(SealError::Length));
-    }
-    let mut buffer = vec![0; BUFFER];
-    let first = from / PIECE as u64;
-    for at in 0..bytes.len().div_ceil(PIECE).max(1) {
-        let piece = first + at as u64;
-        let raw = &mut buffer[..cipher.piece_len(piece) + TRAILER];
-        stream.read(raw)?;
-        let content = cipher.open_piece(piece, raw).map_err(refused)?;
-        let start = at * PIECE;
-        bytes[start..start + content.len()].copy_from_slice(content);
-    }
-    Ok(())
-}
-
-/// The hash of what a sealed file of a store holds.
-pub(super) fn sealed_hash_of(
-    tree: &ObjectTree,
-    (path, size): (&[u8], u64),
-    key: &DataKey,
-    control: &Control,
-) -> Result<Hash> {
-    let mut stream = PeerTree::open(tree, control)?;
-    let mut chunks = Vec::new();
-    let mut at = 0;
-    loop {
-        let mut bytes = vec![0; usize::try_from((size - at).min(PART)).unwrap_or(CHUNK)];
-        let name = format!("{}{}", tree.name(), show(path));
-        read_sealed_peer(&mut *stream, (path, size), (name, key), at, &mut bytes)?;
-        chunks.extend(chunks_of(&bytes));
-        at += bytes.len() as u64;
-        if at == size {
-            return Ok(content::file(&chunks));
-        }
-        if control.cancelled() {
-            return Err(crate::error::cancelled());
-        }
-    }
-}
-
-/// Opens sealed pieces; `from` begins one, as parts are whole chunks.
-fn read_sealed(
-    fd: &OwnedFd,
-    cipher: &FileCipher,
-    from: u64,
-    bytes: &mut [u8],
-) -> std::result::Result<(), Broken> {
-    let mut buffer = vec![0; BUFFER];
-    for (at, piece) in bytes.chunks_mut(PIECE).enumerate() {
-        let len = sealed::read(fd, cipher, from / PIECE as u64 + at as u64, &mut buffer)?;
-        if len != piece.len() {
-            return Err(SealError::Length.into());
-        }
-        piece.copy_from_slice(&buffer[..len]);
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use crate::error::{Result, show};
 use crate::queue::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use tarn_ports::{Control, Found, MoverError, Over, Tags};
+use tarn_ports::{Control, Found, MoverError, Over, Replaces, Tags};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::manifest::EntryKind;
@@ -44,8 +44,9 @@ pub(crate) fn check(place: &Place<'_>, owner: &str, control: &Control) -> Result
     }
     owned(place, (owner, Over::Own), control)?;
     let probe = place.own(PROBE)?;
-    place.store.put(&probe, b"", &Tags::new(), control)?;
-    place.store.remove(&probe, control)
+    let (tags, replaces) = (Tags::new(), Replaces::Anything);
+    place.store.put(&probe, b"", &tags, replaces, control)?;
+    place.store.remove(&probe, None, control)
 }
 
 /// Of an object that this owner has put: the hash of its content, if it says that.
@@ -103,15 +104,16 @@ pub(super) fn owned(place: &Place<'_>, (owner, over): Who<'_>, control: &Control
     if let (Some(folder), true) = (listing.folders.first(), over != Over::All) {
         return Err(strange(folder));
     }
-    for (found, name) in [
-        (listing.marker.is_some(), marker::NAME),
-        (listing.upload.is_some(), upload::NAME),
+    for (listed, name) in [
+        (&mut listing.marker, marker::NAME),
+        (&mut listing.upload, upload::NAME),
     ] {
-        if !found {
+        if listed.is_none() {
             continue;
         }
         let is = place.store.look(&place.own(name)?, control)?;
-        let own = is.is_some_and(|found| of_owner(&found, owner).is_some());
+        let own = is.as_ref().is_some_and(|f| of_owner(f, owner).is_some());
+        *listed = is.or(listed.take());
         match over {
             Over::Own if own => {}
             // A finished tree is none of an unfinished delivery.
@@ -130,22 +132,29 @@ pub(super) fn owned(place: &Place<'_>, (owner, over): Who<'_>, control: &Control
         control,
         || (),
         |(), (path, found)| {
-            let hash = match listing.known(path, found).map(|e| &e.kind) {
-                Some(EntryKind::File { hash, .. }) => *hash,
+            let is = match listing.known(path, found).map(|e| &e.kind) {
+                Some(EntryKind::File { hash, .. }) => There {
+                    etag: found.etag.clone(),
+                    size: found.size,
+                    hash: *hash,
+                },
                 // What a killed delivery has left has only its own word.
                 _ => {
-                    let is = place.store.look(&object(place, path)?, control)?;
-                    match is.and_then(|found| of_owner(&found, owner)) {
+                    let Some(is) = place.store.look(&object(place, path)?, control)? else {
+                        // It has gone since it was listed.
+                        return Ok(());
+                    };
+                    let hash = match of_owner(&is, owner) {
                         Some(hash) => hash,
                         None if over == Over::All => None,
                         None => return Err(strange(path)),
+                    };
+                    There {
+                        etag: is.etag,
+                        size: is.size,
+                        hash,
                     }
                 }
-            };
-            let is = There {
-                etag: found.etag.clone(),
-                size: found.size,
-                hash,
             };
             lock(&there).insert((*path).clone(), is);
             Ok(())

@@ -4,7 +4,7 @@
 use super::Place;
 use super::owned::of_owner;
 use crate::error::Result;
-use tarn_ports::{Control, MoverError, Tags, Upload};
+use tarn_ports::{Control, MoverError, Replaces, Tags, Upload};
 use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 
@@ -25,27 +25,31 @@ pub(crate) enum Noted {
     /// Of somebody else, who may still be at it.
     Theirs,
     /// It was killed, and is to be ended or, where it is known what it was to become, gone on with.
-    Killed(Upload, Option<Meant>),
+    Killed(Upload, Option<Meant>, Note),
 }
 
-/// Notes an upload that has begun, in the place of the one before it.
+/// A note that is there: its ETag, as somebody else's may take its place.
+pub(crate) type Note = String;
+
+/// Notes an upload that has begun, in the place of `replaces`.
 pub(crate) fn note(
     place: &Place<'_>,
     upload: &Upload,
     (hash, mtime): Meant,
-    tags: &Tags,
+    (tags, replaces): (&Tags, Replaces<'_>),
     control: &Control,
-) -> Result<()> {
+) -> Result<Note> {
     let (key, id) = (&upload.at.key, &upload.id);
     let text = format!("{HEAD}\n{key}\n{id}\n{hash}\n{mtime}\n");
     let at = place.note()?;
-    place.store.put(&at, text.as_bytes(), tags, control)?;
-    Ok(())
+    place
+        .store
+        .put(&at, text.as_bytes(), tags, replaces, control)
 }
 
 /// Takes the note away: what it named has ended.
-pub(crate) fn forget(place: &Place<'_>, control: &Control) -> Result<()> {
-    place.store.remove(&place.note()?, control)
+pub(crate) fn forget(place: &Place<'_>, note: &Note, control: &Control) -> Result<()> {
+    place.store.remove(&place.note()?, Some(note), control)
 }
 
 /// Whether a delivery of this owner has something under way, or had when it was killed.
@@ -90,13 +94,18 @@ pub(crate) fn noted(
     body.fill(&mut bytes)?;
     drop(body);
     let (upload, meant) = read(place, &bytes).ok_or_else(damaged)?;
-    Ok(Noted::Killed(upload, meant.filter(|_| own)))
+    Ok(Noted::Killed(upload, meant.filter(|_| own), found.etag))
 }
 
 /// Ends an upload that was noted.
-pub(crate) fn end(place: &Place<'_>, upload: &Upload, control: &Control) -> Result<()> {
+pub(crate) fn end(
+    place: &Place<'_>,
+    upload: &Upload,
+    note: &Note,
+    control: &Control,
+) -> Result<()> {
     place.store.abort(upload, control)?;
-    forget(place, control)
+    forget(place, note, control)
 }
 
 fn read(place: &Place<'_>, bytes: &[u8]) -> Option<(Upload, Option<Meant>)> {

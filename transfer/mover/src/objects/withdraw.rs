@@ -4,7 +4,7 @@ use super::owned::of_owner;
 use super::upload::Noted;
 use super::{Place, STREAMS, marker, together, upload};
 use crate::error::Result;
-use tarn_ports::Control;
+use tarn_ports::{Control, MoverError, Refused};
 use tarn_types::object::ObjectUrl;
 
 /// Whether what lies there is a delivery of this owner's that came to its end.
@@ -34,7 +34,7 @@ pub(crate) fn withdraw(
 
 fn end_upload(place: &Place<'_>, owner: &str, control: &Control) -> Result<()> {
     match upload::noted(place, owner, false, control)? {
-        Noted::Killed(begun, _) => upload::end(place, &begun, control),
+        Noted::Killed(begun, _, note) => upload::end(place, &begun, &note, control),
         _ => Ok(()),
     }
 }
@@ -46,7 +46,12 @@ fn remove_objects(
     control: &Control,
 ) -> Result<()> {
     let remove_own = |at: &ObjectUrl| match place.store.look(at, control)? {
-        Some(found) if of_owner(&found, owner).is_some() => place.store.remove(at, control),
+        Some(found) if of_owner(&found, owner).is_some() => {
+            let removed = place.store.remove(at, Some(&found.etag), control);
+            // What somebody else has put there meanwhile is none of it.
+            let taken = |e: &MoverError| e.refused == Some(Refused::Occupied);
+            removed.or_else(|e| if taken(&e) { Ok(()) } else { Err(e) })
+        }
         _ => Ok(()),
     };
     if !place.at.is_tree() {

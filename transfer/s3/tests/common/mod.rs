@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use tarn_ports::{Control, Found, ObjectStore, Tags, Upload};
+use tarn_ports::{Control, Found, ObjectStore, Replaces, Tags, Upload};
 use tarn_s3::Client;
 use tarn_types::object::ObjectUrl;
 
@@ -112,9 +112,13 @@ impl Bucket {
     }
 
     pub(crate) fn put(&self, key: &str, bytes: &[u8]) -> String {
-        let put = self
-            .store
-            .put(&self.at(key), bytes, &Tags::new(), &Control::default());
+        let put = self.store.put(
+            &self.at(key),
+            bytes,
+            &Tags::new(),
+            Replaces::Anything,
+            &Control::default(),
+        );
         put.expect("put")
     }
 
@@ -220,6 +224,8 @@ pub(crate) enum Act {
     Answer(String),
     /// So many bytes of the answer's body come, then the connection ends.
     CutAnswer(usize),
+    /// The store gets it, and the connection ends before a byte of the answer.
+    LoseAnswer,
     /// So many bytes of the request's body are read, then the connection ends.
     CutRequest(usize),
     /// Words of the answer are replaced (of the same length where it is a body).
@@ -249,9 +255,21 @@ pub(crate) fn busy() -> Act {
 /// Decides what becomes of a request, by its first line and the number of requests before it.
 type Decide = dyn Fn(&str, usize) -> Act + Send + Sync;
 
+/// What becomes of the conditions of requests, which Swift refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Conditions {
+    /// The store has them.
+    AsStore,
+    /// They are kept, as Amazon's store does.
+    Kept,
+    /// They are passed over.
+    Ignored,
+}
+
 /// A proxy before the store. It ends with the process.
 pub(crate) struct Proxy {
     pub(crate) endpoint: String,
+    conditions: Arc<Mutex<Conditions>>,
     decide: Arc<Mutex<Arc<Decide>>>,
     pub(crate) seen: Arc<Mutex<Vec<String>>>,
 }
@@ -263,6 +281,7 @@ impl Proxy {
         let decide: Arc<Decide> = Arc::new(decide);
         let proxy = Self {
             endpoint,
+            conditions: Arc::new(Mutex::new(Conditions::AsStore)),
             decide: Arc::new(Mutex::new(decide)),
             seen: Arc::default(),
         };
@@ -276,6 +295,7 @@ impl Proxy {
             Arc::clone(&proxy.seen),
             Arc::new(AtomicUsize::new(0)),
         );
+        let conditions = Arc::clone(&proxy.conditions);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (store, decide, seen, count) = (
@@ -284,14 +304,22 @@ impl Proxy {
                     Arc::clone(&seen),
                     Arc::clone(&count),
                 );
+                let conditions = Arc::clone(&conditions);
                 std::thread::spawn(move || {
                     let decide = Arc::clone(&decide.lock().expect("whole"));
+                    let conditions = *conditions.lock().expect("whole");
                     // Whoever is at its ends has gone.
-                    let _ = serve(stream, &store, &*decide, &seen, &count);
+                    let _ = serve(stream, &store, (&*decide, conditions), &seen, &count);
                 });
             }
         });
         proxy
+    }
+
+    /// The same with a store that treats conditions so.
+    pub(crate) fn with(self, conditions: Conditions) -> Self {
+        *self.conditions.lock().expect("whole") = conditions;
+        self
     }
 
     pub(crate) fn client(&self) -> Arc<dyn ObjectStore> {
@@ -326,12 +354,15 @@ pub(crate) fn length(head: &str) -> usize {
 fn serve(
     mut stream: TcpStream,
     store: &str,
-    decide: &Decide,
+    (decide, conditions): (&Decide, Conditions),
     seen: &Mutex<Vec<String>>,
     count: &AtomicUsize,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
-    let asked = head(&mut reader)?;
+    let mut asked = head(&mut reader)?;
+    if without(&mut asked, "expect").is_some() {
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+    }
     let first = asked.lines().next().unwrap_or_default().to_owned();
     seen.lock().expect("whole").push(first.clone());
     let act = decide(&first, count.fetch_add(1, Ordering::SeqCst));
@@ -345,6 +376,24 @@ fn serve(
     if let Act::Answer(answer) = &act {
         return stream.write_all(answer.as_bytes());
     }
+    let writes = !first.starts_with("GET ") && !first.starts_with("HEAD ");
+    // One at a time, so that what a condition says holds until the request is done.
+    static WRITES: Mutex<()> = Mutex::new(());
+    let mut held = None;
+    if writes && conditions != Conditions::AsStore {
+        held = Some(
+            WRITES
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        let absent = without(&mut asked, "if-none-match");
+        let same = without(&mut asked, "if-match");
+        if conditions == Conditions::Kept
+            && let Some(Act::Answer(refused)) = unmet(&first, absent.is_some(), same)
+        {
+            return stream.write_all(refused.as_bytes());
+        }
+    }
     let mut to = TcpStream::connect(store)?;
     // Headers that are signed stay; one connection is for one request.
     let asked = asked.replacen("\r\n", "\r\nConnection: close\r\n", 1);
@@ -352,6 +401,10 @@ fn serve(
     to.write_all(&body)?;
     let mut answer = Vec::new();
     to.read_to_end(&mut answer)?;
+    drop(held);
+    if matches!(act, Act::LoseAnswer) {
+        return stream.shutdown(Shutdown::Both);
+    }
     let split = answer
         .windows(4)
         .position(|w| w == b"\r\n\r\n")
@@ -378,6 +431,47 @@ fn serve(
     }
     stream.write_all(&bytes)?;
     stream.shutdown(Shutdown::Both)
+}
+
+/// Takes a header out of a request's head; its value.
+fn without(head: &mut String, name: &str) -> Option<String> {
+    let is = |line: &&str| {
+        let name = format!("{name}:");
+        line.get(..name.len())
+            .is_some_and(|n| n.eq_ignore_ascii_case(&name))
+    };
+    let line = head.lines().find(is)?.to_owned();
+    *head = head.replacen(&format!("{line}\r\n"), "", 1);
+    Some(line[name.len() + 1..].trim().to_owned())
+}
+
+/// What Amazon's store says to a condition that does not hold.
+fn unmet(first: &str, absent: bool, same: Option<String>) -> Option<Act> {
+    let path = first.split(' ').nth(1)?.split('?').next()?;
+    let (bucket, key) = path.strip_prefix('/')?.split_once('/')?;
+    let at = ObjectUrl {
+        profile: None,
+        bucket: bucket.into(),
+        key: key.into(),
+    };
+    let found = client(&swift().endpoint, KEY, SECRET).look(&at, &Control::default());
+    let found = found.expect("looked at");
+    let failed = |header: &str| {
+        refusal(
+            "412 Precondition Failed",
+            "",
+            "PreconditionFailed",
+            &format!("At least one of the pre-conditions you specified did not hold: {header}"),
+        )
+    };
+    match (found, same) {
+        (Some(_), _) if absent => Some(failed("If-None-Match")),
+        (None, Some(_)) => Some(refusal("404 Not Found", "", "NoSuchKey", "No such key.")),
+        (Some(found), Some(etag)) if found.etag != etag.trim_matches('"') => {
+            Some(failed("If-Match"))
+        }
+        _ => None,
+    }
 }
 
 fn replaced(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tarn_ports::{Control, CopySource, Delivery, Mover, Over};
+use tarn_ports::{Control, CopySource, Delivery, Mover, Over, Replaces};
 use tarn_types::event::FailureKind;
 use tarn_types::part::Verify;
 
@@ -14,7 +14,7 @@ use tarn_types::part::Verify;
 const LARGE: usize = (20 << 20) + 77;
 
 /// The first so many requests that match are treated so.
-fn first(
+pub(crate) fn first(
     count: usize,
     words: &'static [&'static str],
     act: fn() -> Act,
@@ -134,16 +134,20 @@ fn what_is_taken_back_goes_though_its_upload_cannot_be_ended() {
     let note = bucket.at("out/.tarn-upload");
     // Nobody can read which it is.
     deliver(&trees, dir.path(), &dest, "w").unwrap();
-    store.put(&note, b"?", &own, &control).unwrap();
+    store
+        .put(&note, b"?", &own, Replaces::Anything, &control)
+        .unwrap();
     let error = withdraw(&trees).unwrap_err();
     assert!(error.to_string().contains(".tarn-upload"), "{error}");
     assert_eq!(bucket.keys("out/"), ["out/.tarn-upload"]);
-    store.remove(&note, &control).unwrap();
+    store.remove(&note, None, &control).unwrap();
     // The store refuses to end it.
     deliver(&trees, dir.path(), &dest, "w").unwrap();
     let begun = store.begin(&bucket.at("out/a"), &own, &control).unwrap();
     let text = format!("tarn-upload 1\nout/a\n{}\n", begun.id);
-    store.put(&note, text.as_bytes(), &own, &control).unwrap();
+    store
+        .put(&note, text.as_bytes(), &own, Replaces::Anything, &control)
+        .unwrap();
     let proxy = Proxy::new(|request, _| {
         match request.starts_with("DELETE") && request.contains("uploadId=") {
             true => refusal("403 Forbidden", "", "AccessDenied", "No."),

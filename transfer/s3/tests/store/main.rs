@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod conditions;
 mod faults;
 mod lies;
 mod tls;

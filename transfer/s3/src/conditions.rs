@@ -1,0 +1,231 @@
+//! Writes that replace nothing of others. An object takes the place only of what was seen there: stores that take conditions
+//! (`If-None-Match: *`, `If-Match`) hold to that themselves; where it is not known whether one does, what is there is looked at right
+//! before too. docs/internals/object-stores.md says which stores take which.
+
+use crate::Client;
+use crate::send::{Answer, Condition, Pauses, Request, Sender};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use tarn_ports::{Found, MoverError, ObjectStore, Refused, Replaces, Watch};
+use tarn_types::event::FailureKind;
+use tarn_types::object::ObjectUrl;
+
+type Result<T> = std::result::Result<T, MoverError>;
+
+const ABSENT: &str = "if-none-match";
+const SAME: &str = "if-match";
+/// An ETag that no object has.
+const NO_ETAG: &str = "\"00000000000000000000000000000000\"";
+/// Bytes that are put once more to try a condition, at most.
+const MAX_PROBE: usize = 64 << 10;
+/// Bytes that are sent to a store that may not take the condition before it has said so, at most.
+const MAX_UNASKED: usize = 64 << 10;
+/// How often a store may say that a condition does not hold which does, before it counts as one without conditions.
+const MAX_CONTRADICTIONS: u32 = 3;
+/// Buckets, methods and conditions of which something is known at once.
+const MAX_KNOWN: usize = 1024;
+
+/// What is known of one condition of one method in one bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Support {
+    /// The store took it, or passed over it. It is sent, and what is there is looked at too.
+    Accepted,
+    /// The same, and it was tried whether the store keeps to it.
+    Probed,
+    /// A request was refused because of it.
+    Enforced,
+    /// The store does not take it.
+    Unsupported,
+}
+
+/// What was found out of a store's conditions.
+#[derive(Debug, Default)]
+pub(crate) struct ConditionSupport {
+    known: Mutex<BTreeMap<(String, &'static str, &'static str), Support>>,
+}
+
+impl ConditionSupport {
+    fn get(&self, request: &Request<'_>, name: &'static str) -> Option<Support> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (request.at.bucket.clone(), request.doing(), name);
+        known.get(&key).copied()
+    }
+
+    /// Records it; whether that is more than was known before.
+    fn record(&self, request: &Request<'_>, name: &'static str, is: Support) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (request.at.bucket.clone(), request.doing(), name);
+        let is_more = known.get(&key).is_none_or(|before| *before < is);
+        if is_more {
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
+            known.insert(key, is);
+        }
+        is_more
+    }
+}
+
+/// The condition under which an object is put in the place of these.
+fn condition(replaces: Replaces<'_>) -> Option<Condition> {
+    match replaces {
+        Replaces::Anything => None,
+        Replaces::Nothing => Some((ABSENT, "*".into())),
+        Replaces::Only(etag) => Some((SAME, format!("\"{etag}\""))),
+    }
+}
+
+/// Has a request sent; the ETag of what it has made.
+type Send<'s> = dyn Fn(&Sender, &Request<'_>) -> Result<Answer<String>> + 's;
+/// Whether an object is what the request puts, whose answer was lost.
+type IsOurs<'s> = dyn Fn(&Found) -> Result<bool> + 's;
+
+impl Client {
+    /// Has an object made in the place of `replaces` only; its ETag.
+    pub(crate) fn make_object(
+        &self,
+        request: &mut Request<'_>,
+        replaces: Replaces<'_>,
+        watch: &dyn Watch,
+        send: &Send<'_>,
+        is_ours: &IsOurs<'_>,
+    ) -> Result<String> {
+        let at = request.at;
+        let (mut replaces, mut contradictions, mut pauses) = (replaces, 0, Pauses::new());
+        loop {
+            let sender = self.sender(at)?;
+            let known = |request: &Request<'_>, replaces| {
+                condition(replaces).and_then(|(name, _)| sender.conditions.get(request, name))
+            };
+            if replaces != Replaces::Anything && known(request, replaces) != Some(Support::Enforced)
+            {
+                match self.look(at, watch)? {
+                    Some(found) if replaces.allows(&found) => {}
+                    Some(found) if is_ours(&found)? => return Ok(found.etag),
+                    Some(_) => return Err(occupied(request)),
+                    None => replaces = Replaces::Nothing,
+                }
+            }
+            let known = known(request, replaces);
+            request.condition = condition(replaces).filter(|_| known != Some(Support::Unsupported));
+            request.asks_first =
+                request.condition.is_some() && known.is_none() && request.len() > MAX_UNASKED;
+            let refusal = match send(&sender, request)? {
+                Answer::Done(etag) if known < Some(Support::Probed) => {
+                    return Ok(self.probe_condition(&sender, request, send).unwrap_or(etag));
+                }
+                Answer::Done(etag) => return Ok(etag),
+                Answer::Refused(refusal) => refusal,
+            };
+            let Some((name, _)) = request.condition else {
+                return Err(refusal.error(request, &sender));
+            };
+            if refusal.is_unsupported() {
+                sender
+                    .conditions
+                    .record(request, name, Support::Unsupported);
+                continue;
+            }
+            if !refusal.is_unmet() && !refusal.is_crossed() {
+                return Err(refusal.error(request, &sender));
+            }
+            match self.look(at, watch)? {
+                Some(found) if is_ours(&found)? => return Ok(found.etag),
+                Some(found) if !replaces.allows(&found) => return Err(occupied(request)),
+                _ if refusal.is_crossed() => {
+                    return Err(refusal
+                        .error(request, &sender)
+                        .refused(Refused::RestartUpload));
+                }
+                None if replaces != Replaces::Nothing => replaces = Replaces::Nothing,
+                // It says that there is what is not there, or that what is there is another.
+                _ => {
+                    contradictions += 1;
+                    if contradictions == MAX_CONTRADICTIONS {
+                        sender
+                            .conditions
+                            .record(request, name, Support::Unsupported);
+                    }
+                    pauses.pause(watch, refusal.error(request, &sender))?;
+                }
+            }
+        }
+    }
+
+    /// Finds out whether a store keeps to the condition with which it has just put a small object: the same is put once more, under a
+    /// condition that does not hold. The ETag, if the store does not mind.
+    fn probe_condition(
+        &self,
+        sender: &Sender,
+        request: &mut Request<'_>,
+        send: &Send<'_>,
+    ) -> Option<String> {
+        let (name, _) = request.condition.take()?;
+        if !request.is_put() || request.len() > MAX_PROBE {
+            sender.conditions.record(request, name, Support::Accepted);
+            return None;
+        }
+        // Whoever is the first to say so tries it.
+        if !sender.conditions.record(request, name, Support::Probed) {
+            return None;
+        }
+        let value = if name == ABSENT { "*" } else { NO_ETAG };
+        request.condition = Some((name, value.into()));
+        match send(sender, request) {
+            Ok(Answer::Done(etag)) => Some(etag),
+            Ok(Answer::Refused(refusal)) if refusal.is_unmet() => {
+                sender.conditions.record(request, name, Support::Enforced);
+                None
+            }
+            // The object itself was put.
+            _ => None,
+        }
+    }
+
+    /// Removes an object, if it is the one with this ETag. Many stores pass over the condition, so it is looked at right before.
+    pub(crate) fn remove_if_unchanged(
+        &self,
+        at: &ObjectUrl,
+        etag: &str,
+        watch: &dyn Watch,
+    ) -> Result<()> {
+        let mut request = Request::delete("remove", at);
+        let (mut contradictions, mut pauses) = (0, Pauses::new());
+        loop {
+            match self.look(at, watch)? {
+                None => return Ok(()),
+                Some(found) if found.etag != etag => return Err(occupied(&request)),
+                Some(_) => {}
+            }
+            let sender = self.sender(at)?;
+            let known = sender.conditions.get(&request, SAME);
+            request.condition =
+                condition(Replaces::Only(etag)).filter(|_| known != Some(Support::Unsupported));
+            let refusal = match sender.answered(&request, watch, &crate::remove(at))? {
+                Answer::Done(_) => return Ok(()),
+                Answer::Refused(refusal) if refusal.code == "NoSuchKey" => return Ok(()),
+                Answer::Refused(refusal) => refusal,
+            };
+            if request.condition.is_none() {
+                return Err(refusal.error(&request, &sender));
+            }
+            if refusal.is_unsupported() || contradictions == MAX_CONTRADICTIONS {
+                sender
+                    .conditions
+                    .record(&request, SAME, Support::Unsupported);
+            } else if refusal.is_unmet() || refusal.is_crossed() {
+                contradictions += 1;
+                pauses.pause(watch, refusal.error(&request, &sender))?;
+            } else {
+                return Err(refusal.error(&request, &sender));
+            }
+        }
+    }
+}
+
+/// Somebody else's object is there.
+fn occupied(request: &Request<'_>) -> MoverError {
+    let why = "somebody else has put an object there since tarn looked; it stays as it is. Move it away, or choose another place, then \
+               run again";
+    MoverError::new(FailureKind::Conflict, request.failed(why)).refused(Refused::Occupied)
+}
