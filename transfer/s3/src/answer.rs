@@ -240,8 +240,10 @@ pub(crate) fn plain_etag(etag: &str) -> String {
 
 /// The ETag of an upload that is complete.
 pub(crate) fn etag_of_completed(text: &str) -> Option<String> {
-    let whole = rusty_s3::actions::CompleteMultipartUploadResponse::parse(text).ok()?;
-    Some(plain_etag(whole.etag()))
+    // Not by its namespace, which some stores give another name.
+    let (_, whole) = text.split_once("<CompleteMultipartUploadResult")?;
+    let etag = element(whole, "ETag")?.replace("&quot;", "\"");
+    Some(plain_etag(&etag))
 }
 
 /// Seconds since 1970 of a time in a listing.
@@ -263,4 +265,28 @@ pub(crate) fn not_understood(at: &ObjectUrl, why: &str) -> MoverError {
         "the store's answer about {at} cannot be understood ({why}): is `AWS_ENDPOINT_URL` that of a store that speaks S3?"
     );
     MoverError::new(FailureKind::Io, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_etag_of_a_whole_upload_is_found_whatever_its_namespace() {
+        let answer = |attributes: &str, etag: &str| {
+            format!(
+                "<?xml version=\"1.0\"?>\n<CompleteMultipartUploadResult{attributes}>\n<Key>k</Key><ETag>{etag}</ETag>\
+                 </CompleteMultipartUploadResult>"
+            )
+        };
+        let amazon = " xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
+        for attributes in ["", amazon, " xmlns=\"http://other/\""] {
+            for etag in ["&quot;3858f-2&quot;", "\"3858f-2\""] {
+                let found = etag_of_completed(&answer(attributes, etag));
+                assert_eq!(found.as_deref(), Some("3858f-2"), "{attributes} {etag}");
+            }
+        }
+        let refused = "<Error><Code>InternalError</Code><ETag>x</ETag></Error>";
+        assert_eq!(etag_of_completed(refused), None);
+    }
 }
