@@ -15,8 +15,8 @@ use tarn_ports::Progress;
 use tarn_ports::Record;
 use tarn_types::action::{Do, Subject};
 use tarn_types::event::{Ended, Event, Imaged, Output, Start};
-use tarn_types::history::History;
-use tarn_types::id::{InstanceId, StepId};
+use tarn_types::history::{History, NodeLoss};
+use tarn_types::id::{DataId, InstanceId, StepId};
 use tarn_types::reason::Reason;
 use tarn_types::units::{Bytes, Elapsed, SECOND};
 use tarn_types::workflow::Workflow;
@@ -216,13 +216,11 @@ impl Watcher {
                 Some(format!("transfer {id} failed: {}", failure.message))
             }
             Event::NodeLost { node, why } => {
-                let lost = self.history.losses.last();
-                let (replicas, bytes) = lost.map_or((0, 0), |l| (l.replicas, l.bytes));
-                Some(format!(
-                    "{} is lost ({why}), and with it {replicas} replica(s), {}",
-                    self.history.node_name(*node),
-                    Bytes(bytes)
-                ))
+                let mut text = format!("{} is lost ({why})", self.history.node_name(*node));
+                if let Some(lost) = self.history.losses.last() {
+                    text += &self.had(lost);
+                }
+                Some(text)
             }
             Event::NodeBack { node, whole, .. } => Some(format!(
                 "{} is back with {} replica(s)",
@@ -236,6 +234,36 @@ impl Watcher {
             )),
             _ => None,
         }
+    }
+
+    /// What a lost node had: by name what was nowhere else, and can be made again.
+    fn had(&self, lost: &NodeLoss) -> String {
+        /// So many names, then how many more.
+        const NAMED: usize = 5;
+        let start = self.history.start.iter();
+        let data = start.flat_map(|start| start.workflow.data.iter().enumerate());
+        let made = data.filter(|(_, dataset)| dataset.source.is_none());
+        let alone: Vec<String> = made
+            .filter_map(|(at, dataset)| {
+                let bytes = lost.alone.get(&DataId(at as u32))?;
+                Some(format!("{} ({})", dataset.name, Bytes(*bytes)))
+            })
+            .collect();
+        if alone.is_empty() {
+            return match lost.replicas {
+                0 => String::new(),
+                _ => format!(
+                    "; of all its {} there are copies elsewhere",
+                    Bytes(lost.bytes)
+                ),
+            };
+        }
+        let named = alone[..alone.len().min(NAMED)].join(", ");
+        let more = match alone.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("; only there: {named}{more}; what steps need of it is made again")
     }
 
     fn action_line(&self, what: &Do, why: &Reason) -> Option<String> {

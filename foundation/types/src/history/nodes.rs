@@ -3,10 +3,10 @@
 
 use super::{History, Replica, Unreachable, push_point, spot_of};
 use crate::event::Whole;
-use crate::id::{NodeId, TierId, TierRef};
+use crate::id::{DataId, NodeId, TierId, TierRef};
 use crate::part::{PartRef, Place, StoreKey};
 use crate::units::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A node that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct NodeLoss {
     pub replicas: u64,
     /// Bytes that they took.
     pub bytes: u64,
+    /// Of them, those that were nowhere else: bytes of each dataset.
+    pub alone: BTreeMap<DataId, u64>,
     /// When it could be used again; `None` while it is lost.
     pub back: Option<Time>,
 }
@@ -91,6 +93,7 @@ impl History {
             why: why.to_owned(),
             replicas: gone.len() as u64,
             bytes: 0,
+            alone: BTreeMap::new(),
             back: None,
         };
         // What was told to go is not waited for.
@@ -101,6 +104,10 @@ impl History {
                 continue;
             };
             loss.bytes = loss.bytes.saturating_add(replica.stored);
+            if self.replicas.get(&part).is_none_or(BTreeMap::is_empty) {
+                let bytes = loss.alone.entry(part.data).or_default();
+                *bytes = bytes.saturating_add(replica.stored);
+            }
             let Some((at, lies)) = self.out_of_reach(part, place, replica) else {
                 continue;
             };
