@@ -275,7 +275,7 @@ fn mpirun_spans_the_nodes() {
         eprintln!("skipped: mpirun is not installed");
         return;
     }
-    let run = "mpirun sh -c 'echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $TARN_NODE $(hostname) > $TARN_made/$OMPI_COMM_WORLD_RANK'";
+    let run = "mpirun sh -c 'sleep 1; echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $TARN_NODE $(hostname) > $TARN_made/$OMPI_COMM_WORLD_RANK'";
     let uses = vec![used(0, Role::Out, Distribution::Scatter)];
     let Some(mut bench) = bench(vec![data("made")], run, uses) else {
         return;
