@@ -21,16 +21,11 @@ module phx
 
   ! What phx_init is told; what is left out is as phx.h has it by default.
   type, public :: phx_options
-    integer :: rank = 0, ranks = 1, replicas = 0
-    character(:), allocatable :: run, tier, memory, meet, key, profile
-    integer(c_int64_t) :: staging = 0, timeout_ns = 0
+    integer :: rank = 0, ranks = 1, replicas = 0, copies = 0, parity = 0
+    character(:), allocatable :: run, tier, memory, meet, key, profile, external, transport
+    integer(c_int64_t) :: staging = 0, timeout_ns = 0, replicate_every = 0, flush_every = 0, flush_rate = 0
     integer(c_int32_t), allocatable :: helpers(:)
     integer(c_int32_t) :: flags = 0
-    integer :: copies = 0, parity = 0
-    integer(c_int64_t) :: replicate_every = 0
-    character(:), allocatable :: external
-    integer(c_int64_t) :: flush_every = 0, flush_rate = 0
-    character(:), allocatable :: transport
   end type
 
   type, bind(c), public :: phx_dimension

@@ -129,8 +129,13 @@ pub(super) fn wait(
                 return Ok(Exit::Success);
             }
             _ if Instant::now() >= until => {
+                let changed = match before {
+                    0 => String::new(),
+                    1 => " again after its first change".to_owned(),
+                    n => format!(" again after {n} changes"),
+                };
                 let text = format!(
-                    "{} was not changed more than {before} times in {patience:?}: see what its writer does, or give more --patience",
+                    "{} was not changed{changed} in {patience:?}: see what its writer does, or give more --patience",
                     partition.display()
                 );
                 return Err(CliError::new(Exit::State, text));
