@@ -6,7 +6,7 @@ mod chromium;
 mod looked;
 
 use chromium::{browser, opened};
-use looked::looked_at;
+use looked::is_readable;
 use serde_json::json;
 use std::sync::Arc;
 use tarn_report::site::{Chart, SiteRun, SiteSummary, page, table};
@@ -342,7 +342,7 @@ fn both_schedules_are_drawn() {
 }
 
 #[test]
-fn nothing_is_cut_or_unreadable_from_a_phone_to_a_wide_screen_by_day_and_by_night() {
+fn nothing_is_cut_or_unreadable_on_any_screen_or_on_paper() {
     let Some(browser) = browser() else { return };
     let (machine, workload) = (machine(20), workload(&FIGURE_8));
     let (unaware, aware) = (result(&FIGURE_8), result(&FIGURE_9));
@@ -352,18 +352,7 @@ fn nothing_is_cut_or_unreadable_from_a_phone_to_a_wide_screen_by_day_and_by_nigh
         [("greedy", &unaware), ("data", &aware)],
     );
     assert!(text.contains("time to solution of workflow w (jobs Job 1, Job 7, Job 9)"));
-    for (width, dark) in [
-        (390, false),
-        (390, true),
-        (768, false),
-        (1280, false),
-        (1280, true),
-        (2560, false),
-    ] {
-        let (wrong, was_dark) = looked_at(browser, &text, width, dark);
-        assert!(wrong.is_empty(), "{width} pixels, dark: {dark}: {wrong:#?}");
-        assert_eq!(was_dark, dark);
-    }
+    is_readable(browser, &text);
 }
 
 #[test]

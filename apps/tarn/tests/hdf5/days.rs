@@ -80,7 +80,10 @@ print(last)
     );
     let wait = ["wait", "./x", "--patience", "10ms"];
     let told = fixture.refused(&wait);
-    assert!(told.contains("not changed again after 10 changes"), "{told}");
+    assert!(
+        told.contains("not changed again after 10 changes"),
+        "{told}"
+    );
     // A flush counts if it is asked to; closing what was not written does not.
     let flushes = "
 file = h5py.File('x', 'a')

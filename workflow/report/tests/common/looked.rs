@@ -15,6 +15,30 @@ const END: &str = include_str!("looked.js");
 /// Chromium opens no window that has fewer pixels: a narrower one is a frame in it.
 const LEAST: u32 = 500;
 
+/// Pixels of a sheet of A4 between its margins, as browsers print.
+const SHEET: u32 = 718;
+
+/// Nothing of a page is cut or unreadable, from a phone to a wide screen, by day, by night and on paper.
+pub(crate) fn is_readable(browser: &str, page: &str) {
+    for (width, dark) in [
+        (390, false),
+        (390, true),
+        (768, false),
+        (1280, false),
+        (1280, true),
+        (2560, false),
+    ] {
+        let (wrong, was_dark) = looked_at(browser, page, width, dark);
+        assert!(wrong.is_empty(), "{width} pixels, dark: {dark}: {wrong:#?}");
+        assert_eq!(was_dark, dark);
+    }
+    // Dark colours are for screens only.
+    assert!(!page.contains("@media (prefers-color-scheme"));
+    let paper = page.replace("@media print", "@media all");
+    let (wrong, _) = looked_at(browser, &paper, SHEET, false);
+    assert!(wrong.is_empty(), "on paper: {wrong:#?}");
+}
+
 /// What is wrong with a page in a window of this width, and whether it was dark.
 pub(crate) fn looked_at(browser: &str, page: &str, width: u32, dark: bool) -> (Vec<String>, bool) {
     let folder = tempfile::tempdir().unwrap();
