@@ -229,7 +229,13 @@ fn a_delivery_to_an_object_store_is_interrupted() {
     );
     assert_ne!(began(&fixture), [node]);
     is_whole(&said);
-    // Another version of it, and the whole run is killed.
+    // Another version of it, on the other nodes, once Slurm knows of which it has none, and the whole run is killed.
+    let down = ["sinfo", "-h", "-n", &format!("node{node}"), "-o", "%t"];
+    let waited = wait_until("Slurm misses the node", LATER, || {
+        let state = cluster.exec("root", &down);
+        state.is_ok_and(|state| state.starts_with("down"))
+    });
+    waited.unwrap_or_else(|e| panic!("{e:#}"));
     fixture.write("wf.toml", &SLOW.replace("echo small", "echo smaller"));
     let times = began(&fixture).len();
     let running = fixture.start("-N2 -n16", &slow);
