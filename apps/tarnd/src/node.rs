@@ -1,13 +1,16 @@
 //! `tarnd --node`: a node's half of a run. docs/internals/cluster.md tells what it is asked and how it ends.
 //!
 //! [`talk`] has the sessions, [`drive`] the one thread that has the node's world, [`measure`] what the node has, [`replicas`] what
-//! peers read here and what is read of them. This thread only waits for the end.
+//! peers read here and what is read of them, [`step_sender`] and [`step_inbox`] what nodes send each other about steps. This
+//! thread only waits for the end.
 
 mod drive;
 mod loans;
 mod measure;
 mod paced;
 mod replicas;
+mod step_inbox;
+mod step_sender;
 mod talk;
 
 use crate::Fault;
@@ -81,7 +84,7 @@ fn serve(options: &Options, start: Start) -> anyhow::Result<()> {
     let loans = Loans::new(start.borrow.as_ref(), &node);
     let transport = start.transport.parse().map_err(|why: String| anyhow!(why));
     let way = transport.and_then(|t: Transport| t.way().map_err(|why| anyhow!(why)))?;
-    let replicas = Replicas::new(start.data, way.clone());
+    let replicas = Replicas::new(start.data, way.clone()).context("no keys can be made")?;
     let data = replicas::serve(EVERYWHERE, &replicas).context("cannot serve files to peers")?;
     let listener = TcpListener::bind(EVERYWHERE).context("cannot listen")?;
     let started = Started {

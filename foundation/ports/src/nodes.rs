@@ -153,6 +153,6 @@ pub trait Peers: Send + Sync {
 /// The other nodes of a step: messages about it, whose content is the sender's and the receiver's own.
 pub trait Followers: Send + Sync {
     /// Sends. The order between two nodes is kept. Does not wait for an answer; may wait for room in a queue. False when
-    /// that node is lost.
+    /// that node is lost. Where it turns out later that the message cannot be delivered, the attempt has failed, and the world is told.
     fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool;
 }

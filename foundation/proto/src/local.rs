@@ -17,7 +17,7 @@ pub use message::{
     Request, Scope, SpaceChange, SpaceInfo, SpaceSpec, Stats, WindowUse,
 };
 pub use packet::{Packet, PacketError, decode, encode, versions};
-pub use peer::{Ask, PEER_VERSION, Said, pack, unpack};
+pub use peer::{Ask, MAX_STEP_PIECE, PEER_VERSION, Said, StepMessage, pack, unpack};
 pub use task::{
     Allocation, Checksum, End, Kind, MAX_FIRST, Outcome, Place, Refusal, State, Status, TaskSpec,
     Verify,

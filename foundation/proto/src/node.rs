@@ -1,7 +1,7 @@
 //! What `tarn run` and the tarnd of a node say to each other about a run: the engine's actions and events, and what a run
 //! needs before and after them. docs/internals/cluster.md, "Control plane".
 //!
-//! A message is one line of JSON, and after it the bytes of what it carries, if it carries anything.
+//! A message is JSON. What the nodes of a step have for each other is not among them: see [`crate::local::StepMessage`].
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -21,7 +21,7 @@ use tarn_types::workflow::Workflow;
 use zeroize::Zeroizing;
 
 /// The version of these messages. tarn and tarnd refuse each other when theirs differ.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Said to a node, in order, without an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,16 +30,24 @@ pub enum Told {
     Do(Action),
     /// Parts that later actions name.
     Know(Vec<(PartRef, PartInfo)>),
-    /// From another node of a step.
-    #[serde(rename = "Mate")]
-    StepMessage {
-        /// Who says it.
+    /// Whoever waits for this mark, or a lower one, waits no more: what was told before it is known here. They count up for the
+    /// whole run.
+    Mark(u64),
+    /// The attempt that comes next is led here; messages about it are for those who have had this mark.
+    Lead {
+        /// Which attempt.
+        step: Attempt,
+        /// See [`Told::Mark`].
+        mark: u64,
+    },
+    /// See [`News::Undelivered`].
+    Undelivered {
+        /// Whose message it was.
         from: NodeId,
         /// About which attempt.
         step: Attempt,
-        /// What it says.
-        #[serde(skip)]
-        message: Vec<u8>,
+        /// Why.
+        why: String,
     },
     /// Another node is lost.
     NodeLost(NodeId),
@@ -291,16 +299,14 @@ pub enum Answer {
 pub enum News {
     /// Something happened.
     Event(Event),
-    /// For another node of a step.
-    #[serde(rename = "Mate")]
-    StepMessage {
-        /// For whom.
+    /// A message about an attempt could not be given to another of its nodes: the attempt ends on both. Told to that node.
+    Undelivered {
+        /// To whom.
         to: NodeId,
         /// About which attempt.
         step: Attempt,
-        /// What is said.
-        #[serde(skip)]
-        message: Vec<u8>,
+        /// Why.
+        why: String,
     },
     /// A transfer to this node has begun: what it brings can be read from now on, as it arrives.
     Begun(TransferId),
@@ -356,42 +362,6 @@ pub struct Started {
     pub data: u16,
 }
 
-/// A message that may carry bytes.
-pub trait Carries {
-    /// The bytes that it carries.
-    fn cargo(&mut self) -> Option<&mut Vec<u8>>;
-}
-
-impl Carries for Told {
-    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
-        match self {
-            Self::StepMessage { message, .. } => Some(message),
-            _ => None,
-        }
-    }
-}
-
-impl Carries for News {
-    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
-        match self {
-            Self::StepMessage { message, .. } => Some(message),
-            _ => None,
-        }
-    }
-}
-
-impl Carries for Call {
-    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
-        None
-    }
-}
-
-impl Carries for Answer {
-    fn cargo(&mut self) -> Option<&mut Vec<u8>> {
-        None
-    }
-}
-
 /// What arrived is no message.
 #[derive(Debug, thiserror::Error)]
 #[error("what arrived is no message of version {VERSION}: {0}")]
@@ -401,32 +371,14 @@ pub struct NotAMessage(String);
 ///
 /// # Errors
 /// When it cannot be written as JSON.
-pub fn encode(mut message: impl Serialize + Carries) -> Result<Vec<u8>, NotAMessage> {
-    let mut bytes = serde_json::to_vec(&message).map_err(|e| NotAMessage(e.to_string()))?;
-    bytes.push(b'\n');
-    if let Some(cargo) = message.cargo() {
-        bytes.append(cargo);
-    }
-    Ok(bytes)
+pub fn encode(message: impl Serialize) -> Result<Vec<u8>, NotAMessage> {
+    serde_json::to_vec(&message).map_err(|e| NotAMessage(e.to_string()))
 }
 
 /// The message of some bytes.
 ///
 /// # Errors
 /// When they are none.
-pub fn decode<T: DeserializeOwned + Carries>(bytes: &[u8]) -> Result<T, NotAMessage> {
-    // JSON as it is written here has no newline.
-    let end = bytes
-        .iter()
-        .position(|b| *b == b'\n')
-        .unwrap_or(bytes.len());
-    let (line, rest) = bytes.split_at(end);
-    let mut message: T = serde_json::from_slice(line).map_err(|e| NotAMessage(e.to_string()))?;
-    let rest = rest.get(1..).unwrap_or_default();
-    match message.cargo() {
-        Some(cargo) => cargo.extend_from_slice(rest),
-        None if rest.is_empty() => {}
-        None => return Err(NotAMessage(format!("{} bytes too many", rest.len()))),
-    }
-    Ok(message)
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, NotAMessage> {
+    serde_json::from_slice(bytes).map_err(|e| NotAMessage(e.to_string()))
 }

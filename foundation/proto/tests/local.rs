@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tarn_proto::local::*;
 use tarn_types::grant::{Grant, Who};
+use tarn_types::id::{InstanceId, NodeId, StepId};
 
 fn path() -> impl Strategy<Value = PathBytes> {
     vec(any::<u8>(), 0..40).prop_map(PathBytes)
@@ -175,6 +176,30 @@ fn ask() -> impl Strategy<Value = Ask> {
         ),
         task().prop_map(|t| Ask::Submit(Box::new(t))),
         any::<u64>().prop_map(Ask::Look),
+        (
+            any::<[u32; 4]>(),
+            any::<[u64; 3]>(),
+            any::<[bool; 2]>(),
+            vec(any::<u8>(), 0..99)
+        )
+            .prop_map(
+                |([from, step, index, attempt], numbers, ends, piece)| Ask::Step(StepMessage {
+                    from: NodeId(from),
+                    epoch: numbers[0],
+                    number: numbers[1],
+                    after: numbers[2],
+                    step: (
+                        InstanceId {
+                            step: StepId(step),
+                            index
+                        },
+                        attempt
+                    ),
+                    first: ends[0],
+                    last: ends[1],
+                    piece,
+                })
+            ),
         (space(), path(), space()).prop_map(|(space, path, after)| Ask::Partitions {
             space,
             path,

@@ -4,15 +4,12 @@ use crate::{Fixture, LATER, TIER, began, cluster, wait_for_begin};
 use std::time::{Duration, Instant};
 use tarn_tests::slurm::{Cluster, wait_until};
 
-/// The second step needs on two nodes what the first has read on one of them.
+/// Two steps need at the same time what the first has read on one node: each takes all cores of one.
 const READ_TWICE: &str = r#"
 name = "twice"
 
 [data.raw]
 source = "in"
-
-[data.all]
-dest = "out"
 
 [[step]]
 name = "one"
@@ -21,10 +18,32 @@ in = ["raw"]
 
 [[step]]
 name = "two"
+cores = 8
+run = "cat $TARN_raw/f > $TARN_WORKFLOW_DIR/two; while [ ! -e $TARN_WORKFLOW_DIR/three ]; do sleep 0.1; done"
+in = ["raw"]
+after = ["one"]
+
+[[step]]
+name = "three"
+cores = 8
+run = "cat $TARN_raw/f > $TARN_WORKFLOW_DIR/three; while [ ! -e $TARN_WORKFLOW_DIR/two ]; do sleep 0.1; done"
+in = ["raw"]
+after = ["one"]
+"#;
+
+/// A step of two nodes.
+const BOTH: &str = r#"
+name = "both"
+
+[[step]]
+name = "one"
+run = "echo $TARN_NODE >> $TARN_WORKFLOW_DIR/began; while [ ! -e $TARN_WORKFLOW_DIR/go ]; do sleep 0.1; done"
+
+[[step]]
+name = "two"
 nodes = 2
-run = "cat $TARN_raw/f > $TARN_all/text"
-in = ["raw:broadcast"]
-out = ["all:single"]
+retries = 1
+run = "echo no >> $TARN_WORKFLOW_DIR/ran"
 after = ["one"]
 "#;
 
@@ -32,6 +51,37 @@ after = ["one"]
 fn on(cluster: &Cluster, node: usize, script: &str) -> String {
     let said = cluster.node(node).exec("root", &["bash", "-c", script]);
     said.unwrap_or_else(|e| panic!("{e:#}"))
+}
+
+/// The first two nodes do not reach each other any more.
+fn part(cluster: &Cluster) {
+    for (node, other) in [(1, "node2"), (2, "node1")] {
+        let script =
+            format!("ip route add prohibit $(getent ahostsv4 {other} | head -1 | cut -d ' ' -f 1)");
+        on(cluster, node, &script);
+    }
+}
+
+/// A step of both fails by name, as often as it may be tried: neither node is lost.
+#[test]
+fn a_step_of_nodes_that_cannot_reach_each_other_fails_by_name() {
+    let Some(cluster) = cluster(2) else { return };
+    let fixture = Fixture::new(&cluster, "alice", BOTH);
+    let running = fixture.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
+    wait_for_begin(&fixture, 1);
+    part(&cluster);
+    fixture.write("go", "");
+    let (status, text) = running.end();
+    assert!(status.is_some_and(|status| status != 0), "{text}");
+    let names = [
+        "node node1 could not give node node2",
+        "node node2 could not give node node1",
+    ];
+    assert!(names.iter().any(|name| text.contains(name)), "{text}");
+    assert!(!fixture.path("ran").exists(), "{text}");
+    let log = fixture.read(".tarn/runs/both-1/events.log");
+    assert_eq!(log.matches("\"how\":\"failed\"").count(), 2, "{log}");
+    assert!(!log.contains("node-lost"), "{log}");
 }
 
 /// Two nodes cannot reach each other, and tarn reaches both: what one has, the other reads outside.
@@ -42,15 +92,13 @@ fn nodes_that_cannot_reach_each_other_read_outside() {
     fixture.write("in/f", "both\n");
     let running = fixture.start("-N2 -n16", &format!("tarn run {TIER} wf.toml"));
     wait_for_begin(&fixture, 1);
-    for (node, other) in [(1, "node2"), (2, "node1")] {
-        let script =
-            format!("ip route add prohibit $(getent ahostsv4 {other} | head -1 | cut -d ' ' -f 1)");
-        on(&cluster, node, &script);
-    }
+    part(&cluster);
     fixture.write("go", "");
     let (status, text) = running.end();
     assert_eq!(status, Some(0), "{text}");
-    assert_eq!(fixture.read("out/text"), "both\n");
+    for read in ["two", "three"] {
+        assert_eq!(fixture.read(read), "both\n");
+    }
     let log = fixture.read(".tarn/runs/twice-1/events.log");
     let failed = log.matches("\"event\":\"transfer-failed\"").count();
     assert_eq!(failed, 1, "the peer was asked once: {log}");

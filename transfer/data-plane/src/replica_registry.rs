@@ -61,6 +61,11 @@ pub trait Registry: Send + Sync {
     /// The key of a run; `None` for one that is not known here.
     fn key(&self, run: &RunId) -> Option<Key>;
 
+    /// Whether streams of whoever knows the key of `run` are for messages only: they have places of their own.
+    fn is_for_messages(&self, _run: &RunId) -> bool {
+        false
+    }
+
     /// A tree that whoever knows the key of `run` may read.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use crate::replica_registry::Registry;
 use crate::serve::Answering;
 use crate::transport::Way;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -37,6 +38,8 @@ pub struct Limits {
     pub streams_of_one: usize,
     /// Streams that were given over to storage memory, beside these.
     pub storages: usize,
+    /// Streams of runs that are for messages ([`Registry::is_for_messages`]), beside these: bulk transfers hold none of them up.
+    pub messages: usize,
     /// A stream without a request for so long is closed.
     pub idle: Duration,
     /// A stream on which nothing moves for so long, in the middle of a request or an answer, is closed.
@@ -51,6 +54,7 @@ impl Default for Limits {
             streams: 64,
             streams_of_one: 16,
             storages: 256,
+            messages: 1024,
             idle: Duration::from_secs(60),
             stall: Duration::from_secs(30),
             arrival: Duration::from_secs(600),
@@ -112,6 +116,8 @@ enum ConnectionState {
     Proven,
     /// It was given over to storage memory.
     Storage,
+    /// It has a place among those for messages.
+    Messages,
     /// It ends.
     SentAway,
 }
@@ -120,6 +126,21 @@ impl Live {
     fn count(&self, state: ConnectionState) -> usize {
         let all = self.connections.values();
         all.filter(|c| c.state == state).count()
+    }
+
+    /// Gives a stranger a place, unless all are taken: then it is sent away.
+    fn place(&mut self, number: u64, place: ConnectionState, full: bool) -> Verdict {
+        match self.connections.get_mut(&number) {
+            Some(c) if c.state == ConnectionState::Unproven && !full => {
+                c.state = place;
+                Verdict::Ready
+            }
+            Some(c) => {
+                c.state = ConnectionState::SentAway;
+                Verdict::Busy
+            }
+            None => Verdict::Busy,
+        }
     }
 
     /// Makes room for another stranger.
@@ -145,9 +166,13 @@ impl Shared {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Gives a connection that has proven itself a place among the streams, if there is one.
-    fn admit(&self, number: u64) -> Verdict {
+    /// Gives a connection that has proven itself a place among the streams, or among those for messages, if there is one.
+    fn admit(&self, number: u64, for_messages: bool) -> Verdict {
         let mut live = lock(&self.live);
+        if for_messages {
+            let full = live.count(ConnectionState::Messages) >= self.limits.messages;
+            return live.place(number, ConnectionState::Messages, full);
+        }
         let from = live.connections.get(&number).map(|c| c.from);
         let (mut streams, mut of_one) = (0, 0);
         for c in live.connections.values() {
@@ -157,17 +182,7 @@ impl Shared {
             }
         }
         let full = streams >= self.limits.streams || of_one >= self.limits.streams_of_one;
-        match live.connections.get_mut(&number) {
-            Some(c) if c.state == ConnectionState::Unproven && !full => {
-                c.state = ConnectionState::Proven;
-                Verdict::Ready
-            }
-            Some(c) => {
-                c.state = ConnectionState::SentAway;
-                Verdict::Busy
-            }
-            None => Verdict::Busy,
-        }
+        live.place(number, ConnectionState::Proven, full)
     }
 }
 
@@ -348,9 +363,14 @@ fn stream(socket: &TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(shared.limits.stall))?;
-    let key_of = |run: &_| shared.registry.key(run);
+    let for_messages = Cell::new(false);
+    let key_of = |run: &_| {
+        for_messages.set(shared.registry.is_for_messages(run));
+        shared.registry.key(run)
+    };
+    let admit = || shared.admit(number, for_messages.get());
     let sealed = shared.way.is_sealed();
-    let Some((run, session)) = accept(socket, sealed, key_of, || shared.admit(number))? else {
+    let Some((run, session)) = accept(socket, sealed, key_of, admit)? else {
         shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     };

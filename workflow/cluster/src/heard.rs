@@ -20,18 +20,13 @@ impl Allocation {
     pub(crate) fn heard(&mut self, n: NodeId, news: News) {
         match news {
             News::Event(event) => self.happened(n, event),
-            News::StepMessage { to, step, message } if self.is_up(to) => {
-                let from = n;
-                self.tell(
-                    to,
-                    Told::StepMessage {
-                        from,
-                        step,
-                        message,
-                    },
-                );
+            // Whether it has to do with the attempt, the other one knows.
+            News::Undelivered { to, step, why } => {
+                if self.is_up(n) && self.is_up(to) && n != to {
+                    let from = n;
+                    self.tell(to, Told::Undelivered { from, step, why });
+                }
             }
-            News::StepMessage { to, .. } => self.tell(n, Told::NodeLost(to)),
             News::Progress { transfers, steps } => {
                 if self.is_up(n) {
                     self.progress.elsewhere(n, transfers, steps);

@@ -159,8 +159,16 @@ impl Allocation {
             cut: None,
         };
         self.under_way.running.insert(id, running);
-        for follower in nodes.iter().skip(1).filter(|n| **n != first) {
-            self.inform(*follower, &action.what);
+        let followers: BTreeSet<_> = nodes.iter().filter(|n| **n != first).collect();
+        if !followers.is_empty() {
+            // What the first one says to the others may overtake what they are told here.
+            self.marks += 1;
+            let mark = self.marks;
+            for follower in followers {
+                self.inform(*follower, &action.what);
+                self.tell(*follower, Told::Mark(mark));
+            }
+            self.tell(first, Told::Lead { step: id, mark });
         }
         self.hand(By::Node(first), action)
     }

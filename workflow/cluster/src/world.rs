@@ -205,6 +205,8 @@ pub struct Allocation {
     pub(crate) store: Store,
     pub(crate) chains: Chains,
     pub(crate) ready: VecDeque<Ready>,
+    /// Marks so far ([`Told::Mark`]).
+    pub(crate) marks: u64,
     pub(crate) progress: Progress,
     /// Somebody has asked once already that the run stop.
     pub(crate) interrupted: bool,
@@ -263,6 +265,7 @@ impl Allocation {
             store: Store::default(),
             chains: Chains::default(),
             ready: VecDeque::new(),
+            marks: 0,
             interrupted: false,
             looked: Instant::now(),
             idle: None,

@@ -138,6 +138,7 @@ fn parts_are_known_before_an_order_names_them_and_again_when_more_is_known() {
         [
             vec![a],
             vec![],
+            vec![],
             vec![(part(0), hashed), b.clone()],
             vec![],
             vec![]
@@ -228,26 +229,60 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_news_wake_at_once() {
 }
 
 #[test]
-fn what_a_step_s_nodes_say_to_each_other_is_passed_on_unless_one_is_lost() {
+fn followers_have_had_a_mark_before_the_leader_s_messages_count() {
     let mut p = Script::new(3).open();
-    let step = (instance(0), 1);
-    let follower = |to: u32, byte| News::StepMessage {
-        to: NodeId(to),
-        step,
-        message: vec![byte; 3],
+    let listed = Event::SourceListed {
+        data: DataId(0),
+        parts: vec![info(0, 10), info(1, 10)],
     };
-    (0..100).for_each(|i| p.session(0).says(follower(1, i)));
-    p.quiet("followers are no event");
-    let heard = || {
-        let told = p.session(1).told.lock().unwrap().clone();
-        let bytes = told.into_iter().map(|t| match t {
-            Told::StepMessage { from, message, .. } => (from.0, message[0]),
+    p.home.lock().unwrap().says.push_back(listed.clone());
+    p.perform(Do::List { data: DataId(0) });
+    assert_eq!(p.event(), listed);
+    let led = run(0, &[0, 1, 2, 1], &[(1, 1)]);
+    let step = (led.instance, led.attempt);
+    p.perform(Do::Run(Box::new(led)));
+    p.perform(Do::Run(Box::new(run(1, &[2], &[]))));
+    p.perform(Do::Run(Box::new(run(2, &[1, 0], &[]))));
+    let told_to = |n: u32| {
+        let told = p.session(n).told.lock().unwrap().clone();
+        let kinds = told.into_iter().map(|t| match t {
+            Told::Know(_) => "know".to_owned(),
+            Told::Mark(n) => format!("mark {n}"),
+            Told::Lead { step: of, mark } => format!("lead {} {mark}", of == step),
+            Told::Do(_) => "do".into(),
             other => panic!("{other:?}"),
         });
-        bytes.collect::<Vec<_>>()
+        kinds.collect::<Vec<_>>()
     };
-    until(|| heard().len() == 100, "what was said");
-    assert_eq!(heard(), (0..100).map(|i| (0, i)).collect::<Vec<_>>());
+    let of_all = [
+        // The first one hears of what any of them holds.
+        vec!["lead true 1", "know", "do", "mark 2"],
+        vec!["know", "mark 1", "lead false 2", "do"],
+        vec!["mark 1", "do"],
+    ];
+    for (n, expected) in (0..).zip(of_all) {
+        until(|| told_to(n).len() >= expected.len(), "what is told");
+        assert_eq!(told_to(n), expected, "node {n}");
+    }
+}
+
+#[test]
+fn a_node_hears_which_message_did_not_get_through_unless_one_is_lost() {
+    let mut p = Script::new(3).open();
+    let step = (instance(0), 1);
+    let undelivered = |to| News::Undelivered {
+        to: NodeId(to),
+        step,
+        why: "no route".into(),
+    };
+    p.session(0).says(undelivered(1));
+    let told = Told::Undelivered {
+        from: NodeId(0),
+        step,
+        why: "no route".into(),
+    };
+    p.quiet("it is no event");
+    p.session(1).hears(|t| *t == told);
     p.loses(1);
     assert!(matches!(
         p.event(),
@@ -256,17 +291,14 @@ fn what_a_step_s_nodes_say_to_each_other_is_passed_on_unless_one_is_lost() {
             ..
         }
     ));
-    p.session(2).says(follower(1, 0));
-    p.session(2).says(follower(77, 0));
-    p.quiet("followers are no event");
-    p.session(2).hears(|t| *t == Told::NodeLost(NodeId(77)));
-    let told = p.session(2).told.lock().unwrap().clone();
-    assert_eq!(
-        told.iter()
-            .filter(|t| **t == Told::NodeLost(NodeId(1)))
-            .count(),
-        2
-    );
+    for to in [0, 1, 77] {
+        p.session(0).says(undelivered(to));
+    }
+    p.session(0).says(undelivered(2));
+    p.quiet("it is no event");
+    p.session(2).hears(|t| *t == told);
+    let told = p.session(0).told.lock().unwrap().clone();
+    assert_eq!(told, [Told::NodeLost(NodeId(1))]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What has come for the threads of an attempt from the nodes of other worlds.
 
 use crate::launch::Stop;
+use crate::member::lost_failure;
 use crate::message::{Envelope, Exec};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tarn_types::event::Failure;
 use tarn_types::id::NodeId;
 
 /// Messages of one node that wait for an attempt's thread: each answers a question, or tells the one end of a helper.
@@ -20,6 +22,8 @@ struct Letters {
     waiting: BTreeMap<usize, VecDeque<Envelope>>,
     /// Nodes from which nothing will come any more.
     lost: BTreeSet<usize>,
+    /// Nodes that are there, with which no messages can be exchanged, and the failure that it is.
+    unreachable: BTreeMap<usize, Failure>,
     all_lost: bool,
 }
 
@@ -78,11 +82,22 @@ impl EnvelopeQueue {
         self.letters().waiting.get_mut(&at)?.pop_front()
     }
 
+    /// Where a node is among those of the step.
+    fn positions(&self, node: NodeId) -> impl Iterator<Item = usize> {
+        let all = self.nodes.iter().enumerate();
+        all.filter(move |(_, n)| **n == node).map(|(at, _)| at)
+    }
+
     /// A node is lost.
     pub(crate) fn lose(&self, node: NodeId, stop: &Stop) {
-        let all = self.nodes.iter().enumerate();
-        let lost = all.filter(|(_, n)| **n == node).map(|(at, _)| at);
-        self.letters().lost.extend(lost);
+        self.letters().lost.extend(self.positions(node));
+        stop.wake();
+    }
+
+    /// No messages can be exchanged with a node, though it is not known as lost.
+    pub(crate) fn cut_off(&self, node: NodeId, failure: &Failure, stop: &Stop) {
+        let failures = self.positions(node).map(|at| (at, failure.clone()));
+        self.letters().unreachable.extend(failures);
         stop.wake();
     }
 
@@ -94,7 +109,16 @@ impl EnvelopeQueue {
 
     pub(crate) fn lost(&self, at: usize) -> bool {
         let letters = self.letters();
-        letters.all_lost || letters.lost.contains(&at)
+        letters.all_lost || letters.lost.contains(&at) || letters.unreachable.contains_key(&at)
+    }
+
+    /// What it means for the attempt that nothing comes of the follower at a position, which is called so.
+    pub(crate) fn failure(&self, at: usize, name: &str) -> Failure {
+        let letters = self.letters();
+        // Of a lost node everything else follows.
+        let is_lost = letters.all_lost || letters.lost.contains(&at);
+        let cut_off = letters.unreachable.get(&at).filter(|_| !is_lost);
+        cut_off.cloned().unwrap_or_else(|| lost_failure(name))
     }
 }
 

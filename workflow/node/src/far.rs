@@ -2,7 +2,7 @@
 
 use crate::envelope_queue::EnvelopeQueue;
 use crate::launch::{HELPER_TIMEOUT, Helper, Launcher, STOPPED, Stop};
-use crate::member::{Done, Member, Task, lost_failure, node_name};
+use crate::member::{Done, Member, Task, node_name};
 use crate::message::{Line, Say};
 use crate::protocol::{Order, Report, Used};
 use crate::provider::ProviderAddress;
@@ -163,6 +163,11 @@ impl<'a> RemoteNode<'a> {
         }
     }
 
+    /// Why nothing comes of it any more.
+    fn failure(&self) -> Failure {
+        self.post.envelopes.failure(self.line.at, &self.name)
+    }
+
     fn named(&self, mut failure: Failure) -> Failure {
         let name = format!("`{}`", self.name);
         if !failure.message.contains(&name) {
@@ -195,7 +200,7 @@ impl Member for RemoteNode<'_> {
                 }
                 // The answer to what was given up meanwhile.
                 Some(_) => {}
-                None => return Err(lost_failure(&self.name)),
+                None => return Err(self.failure()),
             }
         }
     }
@@ -216,8 +221,8 @@ impl Member for RemoteNode<'_> {
         None
     }
 
-    fn lost(&self) -> bool {
-        self.lost || self.post.envelopes.lost(self.line.at)
+    fn lost(&self) -> Option<Failure> {
+        (self.lost || self.post.envelopes.lost(self.line.at)).then(|| self.failure())
     }
 }
 

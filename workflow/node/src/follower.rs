@@ -167,14 +167,26 @@ impl StepRouter {
                     .for_each(|m| m.lose(node, &handle.stop));
             }
         }
-        self.give_up_led(|a| a.leader == node);
+        self.give_up_led(|_, a| a.leader == node);
     }
 
-    fn give_up_led(&self, which: impl Fn(&Attended) -> bool) {
+    /// A message about an attempt did not reach the other one of this node and that, and why not: the attempt fails.
+    pub(crate) fn undelivered(&self, node: NodeId, step: Attempt, why: &str) {
+        let led = self.led.lock().ok().and_then(|l| l.get(&step).cloned());
+        if let Some(handle) = led {
+            let cut_off = failure(FailureKind::Io, why);
+            let envelopes = handle.envelopes.iter();
+            envelopes.for_each(|m| m.cut_off(node, &cut_off, &handle.stop));
+            return;
+        }
+        self.give_up_led(|(of, _), a| *of == step && a.leader == node);
+    }
+
+    fn give_up_led(&self, which: impl Fn(&Part, &Attended) -> bool) {
         let Ok(all) = self.attended.lock() else {
             return;
         };
-        for attended in all.values().filter(|a| which(a)) {
+        for attended in all.iter().filter(|(p, a)| which(p, a)).map(|(_, a)| a) {
             attended.handle.cancel(Urgency::Kill);
             let stop = &attended.handle.stop;
             attended
@@ -195,7 +207,7 @@ impl StepRouter {
                     .for_each(|m| m.lose_all(&handle.stop));
             }
         }
-        self.give_up_led(|_| true);
+        self.give_up_led(|_, _| true);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

@@ -736,8 +736,8 @@ impl Member for LocalNode<'_> {
         self.helper.take_if(|h| h.used().is_some())
     }
 
-    fn lost(&self) -> bool {
-        false
+    fn lost(&self) -> Option<Failure> {
+        None
     }
 }
 

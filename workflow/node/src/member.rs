@@ -114,8 +114,8 @@ pub(crate) trait Member {
     /// The process of a helper that has left, if it is this one's to wait for.
     fn leaving(&mut self) -> Option<Helper>;
 
-    /// Whether the node is lost.
-    fn lost(&self) -> bool;
+    /// That the node is lost, or cannot be reached, if it is so.
+    fn lost(&self) -> Option<Failure>;
 }
 
 /// What a node is called.
@@ -213,9 +213,16 @@ impl Team<'_> {
             .collect()
     }
 
-    /// The first node that is lost.
+    /// The first node that is lost, or else that cannot be reached.
     pub(crate) fn lost(&self) -> Option<Failure> {
-        let lost = self.members.iter().find(|m| m.lost());
-        lost.map(|m| lost_failure(m.name()))
+        let mut lost: Vec<Failure> = self.members.iter().filter_map(|m| m.lost()).collect();
+        let first = lost.iter().position(|f| f.kind == FailureKind::NodeLost);
+        let first = first.or((!lost.is_empty()).then_some(0))?;
+        Some(lost.swap_remove(first))
+    }
+
+    /// A node that cannot be reached, though it is there.
+    pub(crate) fn cut_off(&self) -> Option<Failure> {
+        self.lost().filter(|f| f.kind != FailureKind::NodeLost)
     }
 }

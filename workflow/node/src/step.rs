@@ -156,6 +156,11 @@ fn attempt(
         *newest = newest_of(&mut team);
     }
     team.over(result.is_ok());
+    // Who was not told that it is committed takes its parts back.
+    let result = match team.cut_off() {
+        Some(failure) => result.and(Err(failure)),
+        None => result,
+    };
     if result.is_err() {
         for key in begun {
             // What is left of it no replica has: the next clean-up removes it.

@@ -331,6 +331,11 @@ impl Local {
         self.router.node_lost(node);
     }
 
+    /// A message about an attempt did not get from this node to that one, or from that one to this, and why not: the attempt fails.
+    pub fn undelivered(&mut self, node: NodeId, step: Attempt, why: &str) {
+        self.router.undelivered(node, step, why);
+    }
+
     /// Kills every running step: somebody is impatient.
     pub fn kill_all(&self) {
         if let Ok(running) = self.running.lock() {

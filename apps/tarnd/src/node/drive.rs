@@ -2,6 +2,8 @@
 
 use super::loans::Loans;
 use super::replicas::Replicas;
+use super::step_inbox::OpenInbox;
+use super::step_sender::StepSender;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -10,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_chan
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tarn_node::{Config, Local, Waker};
-use tarn_ports::{Followers, Nodes, Progress, World, WorldError};
+use tarn_ports::{Nodes, Progress, World, WorldError};
 use tarn_proto::node::{self as proto, Answer, Call, Told, encode};
 use tarn_sessions::News;
 use tarn_types::event::{Ended, Event};
@@ -31,6 +33,10 @@ const BUG: &str =
 enum Work {
     Told(Told),
     Call(Call, SyncSender<Answer>),
+    /// A message of another node about an attempt.
+    Step(NodeId, Attempt, Vec<u8>),
+    /// A message about an attempt was not given to another node, and why.
+    Undelivered(NodeId, Attempt, String),
     /// Nothing works here any more, and why.
     Broken(String),
     /// The session is over; so says a flag as well, which passes what waits.
@@ -39,29 +45,33 @@ enum Work {
 
 /// The thread, as others see it.
 pub(super) struct Driver {
-    work: SyncSender<Work>,
-    waker: Waker,
+    give: Give,
     ends: Arc<AtomicBool>,
     kept: Kept,
     /// Says something when the world is gone.
     gone: Mutex<Receiver<()>>,
 }
 
-/// Folders of what is to be kept, whatever becomes of the run; known when the world is gone.
-type Kept = Arc<Mutex<BTreeSet<PathBuf>>>;
-
-/// Messages for the other nodes of a step go through tarn.
-pub(super) struct Post {
-    pub(super) news: News,
-    pub(super) replicas: Arc<Replicas>,
+/// Gives the thread something.
+#[derive(Clone)]
+struct Give {
+    work: SyncSender<Work>,
+    waker: Waker,
 }
 
-impl Followers for Post {
-    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
-        !self.replicas.is_lost(to)
-            && say(&self.news, proto::News::StepMessage { to, step, message })
+impl Give {
+    /// Waits while much waits for the thread. False when it is gone, which it is only when it is told to.
+    fn give(&self, work: Work) -> bool {
+        let given = self.work.send(work).is_ok();
+        if given {
+            self.waker.now();
+        }
+        given
     }
 }
+
+/// Folders of what is to be kept, whatever becomes of the run; known when the world is gone.
+type Kept = Arc<Mutex<BTreeSet<PathBuf>>>;
 
 /// Says something; false if nobody hears it any more.
 pub(super) fn say(news: &News, what: proto::News) -> bool {
@@ -83,6 +93,7 @@ impl Driver {
         config: Config,
         news: News,
         replicas: Arc<Replicas>,
+        step_sender: Arc<StepSender>,
         loans: Arc<Loans>,
     ) -> Result<(Self, Answer), String> {
         let (work, waiting) = sync_channel(WAITING);
@@ -92,6 +103,7 @@ impl Driver {
         let its_end = Arc::clone(&ends);
         let kept = Kept::default();
         let keeps = Arc::clone(&kept);
+        let its_work = work.clone();
         let drive = move || {
             // Dropped last, however it ends.
             let _alive: std::sync::mpsc::Sender<()> = alive;
@@ -106,6 +118,17 @@ impl Driver {
                 images: world.images().err(),
             };
             loans.watched_by(&world);
+            let give = Give {
+                work: its_work,
+                waker: world.waker(),
+            };
+            let undelivered = give.clone();
+            step_sender.watched_by(Box::new(move |to, step, why| {
+                undelivered.give(Work::Undelivered(to, step, why));
+            }));
+            let inbox = replicas
+                .inbox
+                .open(move |from, step, message| give.give(Work::Step(from, step, message)));
             let _ = made.send(Ok((world.waker(), able)));
             let driving = Driving {
                 progress: world.progress(),
@@ -115,6 +138,8 @@ impl Driver {
                 keeps,
                 news,
                 replicas,
+                inbox,
+                step_sender,
                 loans,
                 told_of: false,
                 looked: Instant::now(),
@@ -128,8 +153,7 @@ impl Driver {
         let (waker, able) = born.recv().map_err(|_| BUG.to_owned())??;
         let gone = Mutex::new(gone);
         let driver = Self {
-            work,
-            waker,
+            give: Give { work, waker },
             ends,
             kept,
             gone,
@@ -137,27 +161,20 @@ impl Driver {
         Ok((driver, able))
     }
 
-    fn give(&self, work: Work) {
-        // It is gone only when it is told to.
-        if self.work.send(work).is_ok() {
-            self.waker.now();
-        }
-    }
-
     /// Passes on what was told; waits while much was.
     pub(super) fn tell(&self, told: Told) {
-        self.give(Work::Told(told));
+        self.give.give(Work::Told(told));
     }
 
     /// Ends the world, though the session goes on.
     pub(super) fn break_off(&self, why: String) {
-        self.give(Work::Broken(why));
+        self.give.give(Work::Broken(why));
     }
 
     /// Asks, and waits for the answer.
     pub(super) fn call(&self, call: Call) -> Answer {
         let (answer, answered) = sync_channel(1);
-        self.give(Work::Call(call, answer));
+        self.give.give(Work::Call(call, answer));
         let failed = |_| Answer::Failed("the world of this node is gone".into());
         answered.recv().unwrap_or_else(failed)
     }
@@ -172,8 +189,8 @@ impl Driver {
     pub(super) fn end(&self, timeout: Duration) -> bool {
         self.ends.store(true, Ordering::Relaxed);
         // Where it is full, the thread is not waiting for more.
-        let _ = self.work.try_send(Work::End);
-        self.waker.now();
+        let _ = self.give.work.try_send(Work::End);
+        self.give.waker.now();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         gone.recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
     }
@@ -187,6 +204,8 @@ struct Driving {
     ends: Arc<AtomicBool>,
     news: News,
     replicas: Arc<Replicas>,
+    inbox: OpenInbox,
+    step_sender: Arc<StepSender>,
     loans: Arc<Loans>,
     progress: Progress,
     /// What went on was told, and not yet that nothing does.
@@ -197,6 +216,8 @@ struct Driving {
 impl Driving {
     fn run(mut self) {
         let driven = catch_unwind(AssertUnwindSafe(|| self.drive()));
+        // Before the world: what it still has for other nodes waits for nobody.
+        self.step_sender.end();
         if let (Some(world), Ok(mut keeps)) = (&self.world, self.keeps.lock()) {
             *keeps = world.to_keep();
         }
@@ -249,6 +270,12 @@ impl Driving {
                 {
                     return Err(WorldError(why));
                 }
+                if let Event::Ended {
+                    instance, attempt, ..
+                } = &what
+                {
+                    self.step_sender.ended((*instance, *attempt));
+                }
                 let heard = match what {
                     Event::Timer => true,
                     what => say(&self.news, proto::News::Event(what)),
@@ -288,6 +315,25 @@ impl Driving {
                 let _ = answer.send(given);
                 Ok(())
             }
+            Work::Step(from, step, message) => {
+                if let Some(world) = &mut self.world {
+                    world.follower(from, step, &message);
+                }
+                Ok(())
+            }
+            Work::Undelivered(to, step, why) => {
+                // First: whoever ends the attempt there need not have been reached from here.
+                let undelivered = proto::News::Undelivered {
+                    to,
+                    step,
+                    why: why.clone(),
+                };
+                say(&self.news, undelivered);
+                if let Some(world) = &mut self.world {
+                    world.undelivered(to, step, &why);
+                }
+                Ok(())
+            }
             Work::Broken(why) => Err(WorldError(why)),
             Work::End => Ok(()),
         }
@@ -297,6 +343,8 @@ impl Driving {
         match &told {
             Told::NodeLost(node) => self.replicas.lost(*node),
             Told::NodeBack(node, address) => self.replicas.back(*node, address.clone()),
+            Told::Mark(mark) => self.inbox.mark(*mark),
+            Told::Lead { step, mark } => self.step_sender.lead(*step, *mark),
             _ => {}
         }
         let Some(world) = &mut self.world else {
@@ -313,19 +361,15 @@ impl Driving {
                 world.kill_all();
                 Ok(())
             }
-            Told::StepMessage {
-                from,
-                step,
-                message,
-            } => {
-                world.follower(from, step, &message);
+            Told::Undelivered { from, step, why } => {
+                world.undelivered(from, step, &why);
                 Ok(())
             }
             Told::NodeLost(node) => {
                 world.mate_lost(node);
                 Ok(())
             }
-            Told::NodeBack(..) => Ok(()),
+            Told::NodeBack(..) | Told::Mark(_) | Told::Lead { .. } => Ok(()),
         }
     }
 

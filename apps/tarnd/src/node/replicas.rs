@@ -1,6 +1,7 @@
 //! Replicas: those of this node for peers, also while they arrive, and those of peers for this node's transfers.
 
 use super::paced::Paced;
+use super::step_inbox::StepInbox;
 use crate::pieces::{self, Lent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::ToSocketAddrs;
@@ -12,8 +13,8 @@ use tarn_data_plane::{
 };
 use tarn_mover::throttle::Limiter;
 use tarn_node::sockets::Sockets;
-use tarn_ports::{Arrivals, Control, PeerTree, Peers, Pieces};
-use tarn_proto::local::{Code, Refusal as NotOpened};
+use tarn_ports::{Arrivals, Control, MoverError, PeerTree, Peers, Pieces};
+use tarn_proto::local::{Ask, Code, Refusal as NotOpened, Said, StepMessage, pack, unpack};
 use tarn_proto::node::{Address, NodeConfig};
 use tarn_sys::beneath::Root;
 use tarn_types::event::{Failure, FailureKind};
@@ -25,11 +26,19 @@ use tarn_types::part::StoreKey;
 /// Streams of programs on other nodes to pieces of partitions: two a program and piece, for 16 programs on each of 32 nodes. Each has a thread.
 const STREAMS_TO_PIECES: usize = 1024;
 
+/// What streams with messages about steps are known by is made of the run's key with these.
+const MESSAGES_RUN: &[u8] = b"tarn: run of messages about steps";
+const MESSAGES_KEY: &[u8] = b"tarn: key of messages about steps";
+
 /// What this node serves, and whom it asks.
 #[derive(Debug)]
 pub(super) struct Replicas {
     run: RunId,
     key: Key,
+    /// Of streams with messages about steps.
+    messages: (RunId, Key),
+    /// Where these arrive.
+    pub(super) inbox: Arc<StepInbox>,
     /// Large pieces are read by it where the peer has it too.
     way: Way,
     known: Mutex<Known>,
@@ -38,7 +47,8 @@ pub(super) struct Replicas {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// This node's name.
+    /// This node, and its name.
+    node: Option<NodeId>,
     own: String,
     /// Name of each tier of this node, and the folder of this run on it.
     tiers: Vec<(String, TierDir)>,
@@ -72,14 +82,24 @@ fn tree_of(tier: TierId, key: &StoreKey) -> Tree {
 
 impl Replicas {
     /// Of a run that has not been opened yet; its number and key on the data plane.
-    pub(super) fn new((run, key): (u128, [u8; 32]), way: Way) -> Arc<Self> {
-        Arc::new(Self {
+    ///
+    /// # Errors
+    /// When no other key can be made of that one.
+    pub(super) fn new((run, key): (u128, [u8; 32]), way: Way) -> std::io::Result<Arc<Self>> {
+        let mut messages_run = RunId::default();
+        let derived = Key::derive(&key, MESSAGES_RUN)?;
+        for (to, from) in messages_run.iter_mut().zip(derived.0) {
+            *to = from;
+        }
+        Ok(Arc::new(Self {
             way,
             run: run.to_le_bytes(),
+            messages: (messages_run, Key::derive(&key, MESSAGES_KEY)?),
+            inbox: Arc::default(),
             key: Key(key),
             known: Mutex::default(),
             lent: Lent::default(),
-        })
+        }))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -112,6 +132,7 @@ impl Replicas {
         let peers = node_config.peers.iter();
         let peer = &node_config.cluster.peer;
         *self.known() = Known {
+            node: Some(node_config.node),
             own: own.name.clone(),
             tiers: own.tiers.iter().map(tier).collect(),
             run: node_config.run.clone(),
@@ -153,9 +174,60 @@ impl Replicas {
         }))
     }
 
-    /// A node is lost: nothing is asked of it any more.
+    /// Another node, as who gives it messages about steps.
+    ///
+    /// # Errors
+    /// When it is no node of this run, or its address is none.
+    pub(super) fn message_client(
+        &self,
+        to: NodeId,
+        timeouts: Timeouts,
+    ) -> Result<Arc<Client>, MoverError> {
+        let failed = |why| MoverError::new(FailureKind::Io, why);
+        let found = self.known().nodes.get(&to).cloned();
+        let (name, address) =
+            found.ok_or_else(|| failed(format!("node {to} is no node of this run")))?;
+        let client = self.client(&name, &address, timeouts).map_err(failed)?;
+        let (run, key) = self.messages.clone();
+        Ok(Arc::new(Client {
+            run,
+            key,
+            // As what tarn and its nodes say to each other: programs' environment and what they print.
+            way: Way::Sealed,
+            ..Client::clone(&client)
+        }))
+    }
+
+    /// What a node is called.
+    pub(super) fn name(&self, node: NodeId) -> String {
+        let known = self.known();
+        let found = known.nodes.get(&node).map(|(name, _)| name.clone());
+        found.unwrap_or_else(|| node.to_string())
+    }
+
+    /// Takes a message about a step.
+    fn receive(&self, message: StepMessage, control: &Control) -> Result<(), NotOpened> {
+        let from = message.from;
+        let (is_known, is_own) = {
+            let known = self.known();
+            (known.nodes.contains_key(&from), known.node == Some(from))
+        };
+        if !is_known || is_own {
+            // The run may be opened here later.
+            let text = format!("node {from} is no other node of a run that is open here");
+            let code = match self.known().node {
+                None => Code::Busy,
+                Some(_) => Code::Denied,
+            };
+            return Err(NotOpened::new(code, text));
+        }
+        self.inbox.receive(message, || self.is_lost(from), control)
+    }
+
+    /// A node is lost: nothing is asked of it any more, and it is not heard.
     pub(super) fn lost(&self, node: NodeId) {
         self.known().lost.insert(node);
+        self.inbox.lost(node);
     }
 
     /// Whether it is.
@@ -234,10 +306,20 @@ impl pieces::Others for Replicas {
 
 impl Registry for Replicas {
     fn key(&self, run: &RunId) -> Option<Key> {
-        (*run == self.run).then(|| self.key.clone())
+        match *run == self.messages.0 {
+            true => Some(self.messages.1.clone()),
+            false => (*run == self.run).then(|| self.key.clone()),
+        }
     }
 
-    fn tree(&self, _: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+    fn is_for_messages(&self, run: &RunId) -> bool {
+        *run == self.messages.0
+    }
+
+    fn tree(&self, run: &RunId, tree: &Tree) -> Result<Served, Refusal> {
+        if self.is_for_messages(run) {
+            return Err(Refusal("this stream is for messages about steps".into()));
+        }
         let name = || String::from_utf8_lossy(tree.name()).into_owned();
         let found = match tree {
             Tree::Replica(name) => self.find(name),
@@ -257,8 +339,20 @@ impl Registry for Replicas {
         }
     }
 
-    fn call(&self, _: &RunId, body: &[u8], _: &Control) -> Result<Called, Refusal> {
-        self.lent.called(body)
+    fn call(&self, run: &RunId, body: &[u8], control: &Control) -> Result<Called, Refusal> {
+        if !self.is_for_messages(run) {
+            return self.lent.called(body);
+        }
+        let taken = match unpack(body).map_err(Refusal)? {
+            Ask::Step(message) => self.receive(message, control),
+            _ => {
+                let text =
+                    "this stream is for messages about steps, and nothing else is done for it";
+                Err(NotOpened::new(Code::Unsupported, text))
+            }
+        };
+        let said = taken.map_or_else(Said::Refused, |()| Said::Done);
+        pack(&said).map(Called::Said).map_err(Refusal)
     }
 }
 
@@ -405,7 +499,7 @@ mod tests {
         };
         let sockets = [socket(first, &[]), socket(last, &["t"])];
         let dir = tempfile::tempdir().unwrap();
-        let replicas = Replicas::new((7, [1; 32]), Way::Clear);
+        let replicas = Replicas::new((7, [1; 32]), Way::Clear).unwrap();
         replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         replicas.known().sockets = Sockets::divided(&sockets);
         assert!(replicas.find(b"0/k.0").is_some());
@@ -415,7 +509,7 @@ mod tests {
     #[test]
     fn no_name_leads_out_of_the_replicas() {
         let dir = tempfile::tempdir().unwrap();
-        let replicas = Replicas::new((7, [1; 32]), Way::Clear);
+        let replicas = Replicas::new((7, [1; 32]), Way::Clear).unwrap();
         replicas.known().tiers = vec![("t".into(), TierDir(dir.path().to_path_buf()))];
         std::fs::create_dir_all(dir.path().join("parts/k.0")).unwrap();
         "r".clone_into(&mut replicas.known().run);

@@ -1,8 +1,9 @@
 //! Sessions of the run, and what of it outlasts them.
 
-use super::drive::{Driver, Post, say};
+use super::drive::{Driver, say};
 use super::loans::{Loans, is_gone};
 use super::replicas::{Others, Replicas};
+use super::step_sender::StepSender;
 use super::{Notice, measure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStringExt;
@@ -237,10 +238,8 @@ impl Host {
         self.take_folders(&node_config.workspace, &node_config.state)?;
         self.replicas.open(&node_config)?;
         self.state().node_config = Some(node_config.clone());
-        let post = Post {
-            news: news.clone(),
-            replicas: Arc::clone(&self.replicas),
-        };
+        let step_sender = StepSender::new(Arc::clone(&self.replicas), node_config.node);
+        let step_sender = Arc::new(step_sender.map_err(|e| e.to_string())?);
         let begun = {
             let news = news.clone();
             move |id| {
@@ -252,9 +251,10 @@ impl Host {
             replicas: Arc::clone(&self.replicas),
             begun: Box::new(begun),
         };
-        let config = self.config(node_config, Some(Arc::new(peers)), Some(Arc::new(post)))?;
-        let replicas = Arc::clone(&self.replicas);
-        let (world, able) = Driver::start(config, news.clone(), replicas, Arc::clone(&self.loans))?;
+        let followers = Arc::clone(&step_sender);
+        let config = self.config(node_config, Some(Arc::new(peers)), Some(followers))?;
+        let (replicas, loans) = (Arc::clone(&self.replicas), Arc::clone(&self.loans));
+        let (world, able) = Driver::start(config, news.clone(), replicas, step_sender, loans)?;
         let mut state = self.state();
         if state.ends {
             drop(state);

@@ -210,6 +210,10 @@ impl Host {
                 let root = self.root(&space)?;
                 work::list((space, root), &path.0, &after, |_| true).map(Said::Partitions)
             }
+            Ask::Step(_) => {
+                let text = "this tarnd is no half of a run: it takes part in no step";
+                Err(Refusal::new(Code::Unsupported, text))
+            }
             Ask::Lend { .. } => Err(Refusal::new(Code::Internal, "it is lent with its stream")),
         }
     }

@@ -131,6 +131,12 @@ pub(crate) const PAIR: u32 = 3;
 
 /// Makes what is to be kept.
 pub(crate) const KEEPS: u32 = 4;
+/// Runs on two nodes; the second one prints [`PRINTED`] lines of numbers, which it has read from the first, and how many words
+/// its command has: [`WORDS`], more than one piece of a message.
+pub(crate) const STREAMS: u32 = 5;
+/// See there.
+pub(crate) const PRINTED: u32 = 150_000;
+pub(crate) const WORDS: u32 = 40_000;
 
 impl Bed {
     pub(crate) fn make() -> Made {
@@ -176,6 +182,9 @@ impl Bed {
         let pair = format!(
             "tarn exec n2 -- sh -c 'echo from $TARN_NODE; while test -e {wait}; do sleep 0.05; done' > $TARN_paired/f"
         );
+        let streams = format!(
+            "seq 1 {PRINTED} | tarn exec n2 -- sh -c 'cat; echo $#' $(seq 0 {WORDS}) > $TARN_streamed/f"
+        );
         let beat = self.path("beat").display().to_string();
         let kept = Dataset {
             keep: Keep::Forever,
@@ -187,7 +196,7 @@ impl Bed {
             erase: false,
             partitions: Vec::new(),
             folder: self.root.clone(),
-            data: ["made", "beats", "large", "paired"].map(dataset).into_iter().chain([kept]).collect(),
+            data: ["made", "beats", "large", "paired"].map(dataset).into_iter().chain([kept, dataset("streamed")]).collect(),
             steps: vec![
                 step(MAKES, "echo said; mkdir $TARN_made/d; echo $FROM_CALLER > $TARN_made/d/f".into()),
                 step(BEATS, format!("trap '' TERM; while :; do echo . >> {beat}; sleep 0.02; done")),
@@ -201,6 +210,11 @@ impl Bed {
                     ..step(PAIR, pair)
                 },
                 step(KEEPS, "echo k > $TARN_kept/f".into()),
+                Step {
+                    nodes: 2,
+                    tasks: 2,
+                    ..step(STREAMS, streams)
+                },
             ],
         }
     }

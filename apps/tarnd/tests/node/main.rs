@@ -3,6 +3,7 @@
 
 mod bed;
 mod ends;
+mod messages;
 mod peers;
 mod pieces;
 mod runs;
@@ -30,6 +31,7 @@ fn run_all() -> ExitCode {
     let tests = [
         runs::TESTS,
         ends::TESTS,
+        messages::TESTS,
         peers::TESTS,
         pieces::TESTS,
         sealed::TESTS,

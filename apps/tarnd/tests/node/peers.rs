@@ -161,26 +161,24 @@ fn a_link_is_measured_once() {
     first.run(MAKES, 0);
 }
 
-/// Passes on what two nodes say to each other about a step until it ends; does `more` in between, told how long it took.
-pub(crate) fn relayed(first: &Client, second: &Client, mut more: impl FnMut(Duration)) -> Ended {
+/// How a step of two nodes ends. Does `more` in between, told how long it took; passes on which message did not get through, as tarn does.
+pub(crate) fn until_ended(
+    first: &Client,
+    second: &Client,
+    mut more: impl FnMut(Duration),
+) -> Ended {
     let both = [first, second];
     let began = Instant::now();
     loop {
         more(began.elapsed());
-        for (at, client) in (0u32..).zip(both) {
+        for (from, client) in (0u32..).map(NodeId).zip(both) {
             let Ok(Some(said)) = client.news.recv_timeout(Duration::from_millis(5)) else {
                 assert!(began.elapsed() < LONG, "the step does not end");
                 continue;
             };
             match decode(&said).unwrap() {
-                News::StepMessage { to, step, message } => {
-                    let from = NodeId(at);
-                    let told = Told::StepMessage {
-                        from,
-                        step,
-                        message,
-                    };
-                    both[to.at()].tell(told);
+                News::Undelivered { to, step, why } => {
+                    both[to.at()].tell(Told::Undelivered { from, step, why });
                 }
                 News::Event(Event::Ended { ended, .. }) => return ended,
                 News::Event(Event::Capacity { .. }) | News::Progress { .. } => {}
@@ -207,7 +205,7 @@ fn a_step_runs_on_two_nodes() {
         client.clean(Staying::default());
     }
     first.begin_on(PAIR, 1, &[0, 1]);
-    let outputs = match relayed(&first, &second, |_| ()) {
+    let outputs = match until_ended(&first, &second, |_| ()) {
         Ended::Committed { outputs, .. } => outputs,
         Ended::Failed {
             failure, log_tail, ..
@@ -226,7 +224,7 @@ fn a_step_runs_on_two_nodes() {
             first.tell(Told::NodeLost(NodeId(1)));
         }
     };
-    match relayed(&first, &second, lose) {
+    match until_ended(&first, &second, lose) {
         Ended::Failed { failure, .. } => {
             assert_eq!(failure.kind, FailureKind::NodeLost, "{}", failure.message);
         }

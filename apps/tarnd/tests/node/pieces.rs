@@ -2,7 +2,7 @@
 
 use crate::Test;
 use crate::bed::*;
-use crate::peers::{relayed, shim};
+use crate::peers::{shim, until_ended};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -91,7 +91,7 @@ impl Two {
         };
         first.begin_with(PAIR, attempt, &[0, 1], vec![lent]);
         let mut meanwhile = Some(meanwhile);
-        let ended = relayed(first, second, |after| {
+        let ended = until_ended(first, second, |after| {
             let there = ["n1", "n2"]
                 .iter()
                 .all(|n| socket(bed, n, attempt).exists());

@@ -3,7 +3,7 @@
 
 use crate::Test;
 use crate::bed::*;
-use crate::peers::{relayed, transfer, tree};
+use crate::peers::{transfer, tree, until_ended};
 use tarn_proto::node::{Answer, Call, Keys, NodeConfig, Told};
 use tarn_types::event::{Ended, Event, FailureKind};
 use tarn_types::nodes::Staying;
@@ -81,7 +81,7 @@ fn what_is_encrypted_goes_as_it_lies_by_keys_that_the_run_hands_out() {
     }
     // What the second node says in a step of both lies sealed on the first, whose output it is.
     first.begin_on(PAIR, 1, &[0, 1]);
-    let outputs = match relayed(&first, &second, |_| ()) {
+    let outputs = match until_ended(&first, &second, |_| ()) {
         Ended::Committed { outputs, .. } => outputs,
         Ended::Failed {
             failure, log_tail, ..

@@ -1,13 +1,15 @@
-//! What the tarnd of a node asks of the tarnd of another one about tasks: calls of the data plane (`crate::data::Call`).
+//! What the tarnd of a node asks of the tarnd of another one about tasks, and about the steps of a run: calls of the data plane (`crate::data::Call`).
 //!
 //! A message is `u16` version, little-endian, then the message in postcard.
 
 use super::{FarPartition, Outcome, PartitionInfo, PathBytes, Refusal, Status, TaskId, TaskSpec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tarn_types::id::NodeId;
+use tarn_types::nodes::Attempt;
 
 /// The version of these messages. Two tarnds whose versions differ refuse each other.
-pub const PEER_VERSION: u16 = 5;
+pub const PEER_VERSION: u16 = 6;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +60,33 @@ pub enum Ask {
         /// Only those whose names come after this one.
         after: String,
     },
+    /// What a node of a run has for another one about a step of both. Answered by `Done`, also where it has come before; refused
+    /// with `Busy` or `Lost` where it may be sent again.
+    Step(StepMessage),
+}
+
+/// Bytes of a piece of a step's message: with its head it fits into a call.
+pub const MAX_STEP_PIECE: usize = 128 << 10;
+
+/// A piece of a message about a step, from one of its nodes to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepMessage {
+    /// Who sends it.
+    pub from: NodeId,
+    /// Random, and the same for all that the sender sends until its part of the run ends.
+    pub epoch: u64,
+    /// Counts the pieces to this receiver in that time, from 1. A number that was seen, or passed, is not taken again.
+    pub number: u64,
+    /// The mark of the run that the receiver waits for before it takes this.
+    pub after: u64,
+    /// About which attempt.
+    pub step: Attempt,
+    /// Whether a message begins with this piece.
+    pub first: bool,
+    /// Whether it ends with this piece.
+    pub last: bool,
+    /// At most [`MAX_STEP_PIECE`] bytes.
+    pub piece: Vec<u8>,
 }
 
 /// What is answered.

@@ -13,6 +13,9 @@ use tarn_ports::{Control, PeerTree, Piece};
 use tarn_proto::data::MAX_REQUEST;
 use tarn_stream::hello::{Hello, Welcome};
 
+/// A run whose streams are for messages.
+const MESSAGES: RunId = [9; 16];
+
 /// Answers calls with what was said, serves one stretch of a file.
 struct Echo {
     part: Option<Part>,
@@ -21,7 +24,11 @@ struct Echo {
 
 impl Registry for Echo {
     fn key(&self, run: &RunId) -> Option<Key> {
-        (*run == RUN).then_some(KEY)
+        [RUN, MESSAGES].contains(run).then_some(KEY)
+    }
+
+    fn is_for_messages(&self, run: &RunId) -> bool {
+        *run == MESSAGES
     }
 
     fn tree(&self, _: &RunId, _: &Tree) -> Result<Served, Refusal> {
@@ -49,6 +56,10 @@ impl Registry for Echo {
 }
 
 fn echo(part: Option<Part>) -> (Arc<Echo>, Server) {
+    echo_with(part, Limits::default())
+}
+
+fn echo_with(part: Option<Part>, limits: Limits) -> (Arc<Echo>, Server) {
     let registry = Arc::new(Echo {
         part,
         cancelled: AtomicBool::new(false),
@@ -56,7 +67,7 @@ fn echo(part: Option<Part>) -> (Arc<Echo>, Server) {
     let server = Server::start(
         "127.0.0.1:0",
         Arc::clone(&registry) as _,
-        Limits::default(),
+        limits,
         Way::Clear,
     );
     (registry, server.unwrap())
@@ -211,4 +222,42 @@ fn a_stretch_of_an_open_file_is_a_tree_of_one_file() {
     assert!(read(b"other", 0, 1).is_err());
     std::fs::write(&path, b"0123").unwrap();
     assert!(read(b"file", 0, 6).is_err(), "it has become shorter");
+}
+
+/// Streams for messages have places of their own: neither do bulk transfers hold them up, nor they those.
+#[test]
+fn messages_and_content_do_not_take_each_other_s_places() {
+    let limits = Limits {
+        streams: 2,
+        messages: 3,
+        ..Limits::default()
+    };
+    let (_, server) = echo_with(None, limits);
+    let mut bulk = patient(&server, Duration::from_secs(30));
+    bulk.timeout.busy = Duration::ZERO;
+    let messages = Client {
+        run: MESSAGES,
+        ..bulk.clone()
+    };
+    let control = Control::default();
+    let is_busy = |client: &Client| {
+        let why = client.line(&control).expect_err("all places are taken");
+        assert!(why.failure.message.contains("busy"), "{why}");
+    };
+    let _content: Vec<_> = (0..2).map(|_| bulk.line(&control).unwrap()).collect();
+    is_busy(&bulk);
+    let mut lines: Vec<_> = (0..3).map(|_| messages.line(&control).unwrap()).collect();
+    is_busy(&messages);
+    for line in &mut lines {
+        let said = messages.call_on(line, b"a", &control).unwrap();
+        assert_eq!(said, b"aaa");
+    }
+    // A place is free again once its stream has ended.
+    drop(lines.pop());
+    let began = Instant::now();
+    while messages.line(&control).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    is_busy(&bulk);
 }

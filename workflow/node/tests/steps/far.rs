@@ -46,6 +46,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("far::a_stopped_step_ends_on_both_nodes", stopped),
     ("far::hashing_at_the_mate_is_cancelled", cancelled),
     ("far::a_lost_mate_ends_the_attempt", mate_lost),
+    (
+        "far::nodes_that_do_not_reach_each_other_end_the_attempt",
+        unreachable_follower,
+    ),
     ("far::a_lost_leader_ends_it_at_the_mate", leader_lost),
     ("far::what_was_published_goes_with_the_leader", publishing),
     (
@@ -456,6 +460,36 @@ fn mate_lost() {
     assert!(message.contains("`n1`"), "{message}");
     pair.follower = None;
     nothing_left(&bench, false);
+    silent(&bench);
+}
+
+fn unreachable_follower() {
+    let Some(bench) = bench(vec![], LONG, vec![]) else {
+        return;
+    };
+    let mut pair = Pair::new(&bench);
+    pair.leader().begin(0, 1, &[0, 1], vec![]);
+    pair.there(&bench.path("beat"));
+    // Nothing that either says gets through any more. About another attempt, or of a node without a part in it, it is no news.
+    pair.cut.store(true, Ordering::SeqCst);
+    let instance = InstanceId {
+        step: StepId(0),
+        index: 0,
+    };
+    let step = (instance, 1);
+    let leader = &mut pair.leader().local;
+    leader.undelivered(NodeId(1), (instance, 2), "not this one");
+    leader.undelivered(NodeId(7), step, "nor this one");
+    let follower = &mut pair.follower().local;
+    follower.undelivered(NodeId(1), step, "nor this one");
+    let why = "node n1 could not give node n0 a message";
+    pair.leader().local.undelivered(NodeId(1), step, why);
+    let (kind, message, _) = failed(pair.ended());
+    assert_eq!(kind, FailureKind::Io, "{message}");
+    assert!(message.ends_with(why), "{message}");
+    pair.follower().local.undelivered(NodeId(0), step, why);
+    let work = TierDir::new(&bench.path("tier"), "ws", "n1").work();
+    pair.until(|_| entries(&work).is_empty().then_some(()));
     silent(&bench);
 }
 

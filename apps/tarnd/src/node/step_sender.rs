@@ -1,0 +1,343 @@
+//! Messages about steps to the other nodes of the run: for each node a queue, and a thread while there is something in it. They go
+//! by calls of the data plane, one after the other, on streams that have places of their own there.
+
+use super::replicas::Replicas;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tarn_data_plane::{Client, Line, Timeouts};
+use tarn_ports::{Control, Followers, MoverError, Watch};
+use tarn_proto::local::{Ask, Code, MAX_STEP_PIECE, Said, StepMessage, pack, unpack};
+use tarn_sys::private::random;
+use tarn_types::id::NodeId;
+use tarn_types::nodes::Attempt;
+
+/// How long a message is tried to be given to its node. Longer than it takes tarn to find out that a node is lost: then that is why.
+const TRY_FOR: Duration = Duration::from_secs(30);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A stream, and its thread, end when nothing was sent for so long: the other node has a thread for each.
+const IDLE: Duration = Duration::from_millis(200);
+/// Bytes that wait for one node; who has more waits.
+const MAX_WAITING_BYTES: usize = 64 << 20;
+/// Messages that wait for one node; who has more waits. More than commands of `tarn exec` may have under way.
+const MAX_WAITING: usize = 1 << 16;
+/// How long one try waits for what. A node that is alive says so every 2 s.
+const TIMEOUTS: Timeouts = Timeouts {
+    connect: Duration::from_secs(5),
+    stall: Duration::from_secs(10),
+    busy: Duration::from_secs(5),
+    crowded: Duration::from_secs(5),
+    arrival: Duration::ZERO,
+};
+
+/// Hears of each attempt of which a message was not delivered: the node it was for, and why.
+type OnUndelivered = Box<dyn Fn(NodeId, Attempt, String) + Send + Sync>;
+
+/// What the world of this node sends by. With [`Self::end`] everything that waits is forgotten.
+pub(super) struct StepSender(Arc<Inner>);
+
+struct Inner {
+    replicas: Arc<Replicas>,
+    node: NodeId,
+    /// See [`StepMessage::epoch`].
+    epoch: u64,
+    /// Of each attempt that is led here, the mark that its messages are for.
+    marks: Mutex<BTreeMap<Attempt, u64>>,
+    queues: Mutex<BTreeMap<NodeId, Arc<Queue>>>,
+    control: Control,
+    undelivered: OnceLock<OnUndelivered>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    /// Pieces so far.
+    number: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Message>,
+    bytes: usize,
+    has_thread: bool,
+}
+
+struct Message {
+    step: Attempt,
+    after: u64,
+    bytes: Vec<u8>,
+}
+
+/// Why a message was not delivered.
+enum NotDelivered {
+    /// Its node is lost, or this world ends: nobody needs to hear of it.
+    Gone,
+    /// Why it cannot be.
+    Failed(String),
+}
+
+/// Why one try came to nothing.
+enum TryError {
+    /// Another one may not.
+    Again(String),
+    /// It will not be taken.
+    Refused(String),
+}
+
+impl From<MoverError> for TryError {
+    fn from(e: MoverError) -> Self {
+        Self::Again(e.to_string())
+    }
+}
+
+/// Whether a try is to stop.
+struct Stop<'a>(&'a Inner, NodeId);
+
+impl Watch for Stop<'_> {
+    fn stopped(&self) -> bool {
+        self.0.is_gone(self.1)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queue {
+    /// The next message; none when none has come for a while, and then the thread that asks has no place any more.
+    fn next(&self) -> Option<Message> {
+        let none = |w: &mut Waiting| w.messages.is_empty();
+        let waited = self
+            .changed
+            .wait_timeout_while(lock(&self.waiting), IDLE, none);
+        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let Some(message) = waiting.messages.pop_front() else {
+            waiting.has_thread = false;
+            return None;
+        };
+        waiting.bytes = waiting.bytes.saturating_sub(message.bytes.len());
+        drop(waiting);
+        self.changed.notify_all();
+        Some(message)
+    }
+
+    /// Forgets all that waits; which attempts it was about.
+    fn clear(&self) -> BTreeSet<Attempt> {
+        let mut waiting = lock(&self.waiting);
+        waiting.bytes = 0;
+        let all = std::mem::take(&mut waiting.messages);
+        drop(waiting);
+        self.changed.notify_all();
+        all.into_iter().map(|m| m.step).collect()
+    }
+}
+
+impl StepSender {
+    /// Of this node's world.
+    ///
+    /// # Errors
+    /// When there is no randomness.
+    pub(super) fn new(replicas: Arc<Replicas>, node: NodeId) -> io::Result<Self> {
+        Ok(Self(Arc::new(Inner {
+            replicas,
+            node,
+            epoch: u64::from_le_bytes(random()?),
+            marks: Mutex::default(),
+            queues: Mutex::default(),
+            control: Control::default(),
+            undelivered: OnceLock::new(),
+        })))
+    }
+
+    /// Who hears of what was not delivered; once, before anything is sent.
+    pub(super) fn watched_by(&self, undelivered: OnUndelivered) {
+        let _ = self.0.undelivered.set(undelivered);
+    }
+
+    /// An attempt is led here: its messages are for those who have had this mark.
+    pub(super) fn lead(&self, step: Attempt, mark: u64) {
+        let mut marks = lock(&self.0.marks);
+        // One that never began has had no end.
+        marks.retain(|(instance, _), _| *instance != step.0);
+        marks.insert(step, mark);
+    }
+
+    /// An attempt that was led here is over.
+    pub(super) fn ended(&self, step: Attempt) {
+        lock(&self.0.marks).remove(&step);
+    }
+
+    /// The world ends: nothing is sent any more, and whoever waits to send goes on.
+    pub(super) fn end(&self) {
+        let control = &self.0.control;
+        control.cancel.store(true, Ordering::Relaxed);
+        for queue in lock(&self.0.queues).values() {
+            queue.clear();
+        }
+    }
+}
+
+impl Drop for StepSender {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Followers for StepSender {
+    fn send(&self, to: NodeId, step: Attempt, message: Vec<u8>) -> bool {
+        let inner = &self.0;
+        let queue = Arc::clone(lock(&inner.queues).entry(to).or_default());
+        let after = lock(&inner.marks).get(&step).copied().unwrap_or_default();
+        let mut waiting = lock(&queue.waiting);
+        loop {
+            if inner.is_gone(to) {
+                return false;
+            }
+            if waiting.bytes < MAX_WAITING_BYTES && waiting.messages.len() < MAX_WAITING {
+                break;
+            }
+            let waited = queue.changed.wait_timeout(waiting, PAUSE);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        waiting.bytes += message.len();
+        waiting.messages.push_back(Message {
+            step,
+            after,
+            bytes: message,
+        });
+        let has_thread = std::mem::replace(&mut waiting.has_thread, true);
+        drop(waiting);
+        queue.changed.notify_all();
+        if has_thread {
+            return true;
+        }
+        let thread = std::thread::Builder::new().name(format!("tarn-step-{to}"));
+        let (theirs, its_queue) = (Arc::clone(inner), Arc::clone(&queue));
+        if let Err(e) = thread.spawn(move || theirs.send_all(to, &its_queue)) {
+            lock(&queue.waiting).has_thread = false;
+            let why = format!("no thread can be started: {e}");
+            inner.give_up(to, None, &queue, &why);
+        }
+        true
+    }
+}
+
+impl Inner {
+    fn is_gone(&self, to: NodeId) -> bool {
+        self.control.cancelled() || self.replicas.is_lost(to)
+    }
+
+    /// Sends what is in a queue until nothing more comes.
+    fn send_all(&self, to: NodeId, queue: &Queue) {
+        let mut stream = None;
+        while let Some(message) = queue.next() {
+            let step = message.step;
+            match self.deliver(to, message, queue, &mut stream) {
+                Ok(()) => {}
+                Err(NotDelivered::Gone) => drop(queue.clear()),
+                Err(NotDelivered::Failed(why)) => self.give_up(to, Some(step), queue, &why),
+            }
+        }
+    }
+
+    /// Nothing in the queue is sent any more. What waits behind a message of which that is known would wait as long in vain.
+    fn give_up(&self, to: NodeId, step: Option<Attempt>, queue: &Queue, why: &str) {
+        let mut steps = queue.clear();
+        steps.extend(step);
+        let (own, name) = (self.replicas.name(self.node), self.replicas.name(to));
+        let why = format!("node {own} could not give node {name} a message about it: {why}");
+        tracing::warn!("{why}");
+        if let Some(undelivered) = self.undelivered.get() {
+            for step in steps {
+                undelivered(to, step, why.clone());
+            }
+        }
+    }
+
+    fn deliver(
+        &self,
+        to: NodeId,
+        message: Message,
+        queue: &Queue,
+        stream: &mut Option<(Arc<Client>, Line)>,
+    ) -> Result<(), NotDelivered> {
+        let Message { step, after, bytes } = message;
+        let count = bytes.len().div_ceil(MAX_STEP_PIECE).max(1);
+        for at in 0..count {
+            let begin = at * MAX_STEP_PIECE;
+            let end = bytes.len().min(begin + MAX_STEP_PIECE);
+            let piece = StepMessage {
+                from: self.node,
+                epoch: self.epoch,
+                number: queue.number.fetch_add(1, Ordering::Relaxed) + 1,
+                after,
+                step,
+                first: at == 0,
+                last: at + 1 == count,
+                piece: bytes.get(begin..end).unwrap_or_default().to_vec(),
+            };
+            let call = pack(&Ask::Step(piece)).map_err(NotDelivered::Failed)?;
+            self.deliver_piece(to, &call, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Tries again, on new streams, until the piece is taken. A piece whose answer is lost is not taken twice.
+    fn deliver_piece(
+        &self,
+        to: NodeId,
+        call: &[u8],
+        stream: &mut Option<(Arc<Client>, Line)>,
+    ) -> Result<(), NotDelivered> {
+        let began = Instant::now();
+        loop {
+            if self.is_gone(to) {
+                return Err(NotDelivered::Gone);
+            }
+            let failed = match self.try_once(to, call, stream) {
+                Ok(()) => return Ok(()),
+                Err(failed) => failed,
+            };
+            *stream = None;
+            match failed {
+                TryError::Again(_) if self.is_gone(to) => return Err(NotDelivered::Gone),
+                TryError::Again(_) if began.elapsed() < TRY_FOR => std::thread::sleep(PAUSE),
+                TryError::Again(why) => {
+                    let text = format!("{why} (tried for {} s)", TRY_FOR.as_secs());
+                    return Err(NotDelivered::Failed(text));
+                }
+                TryError::Refused(why) => return Err(NotDelivered::Failed(why)),
+            }
+        }
+    }
+
+    fn try_once(
+        &self,
+        to: NodeId,
+        call: &[u8],
+        stream: &mut Option<(Arc<Client>, Line)>,
+    ) -> Result<(), TryError> {
+        let stop = Stop(self, to);
+        let (client, line) = match stream {
+            Some(open) => open,
+            None => {
+                let client = self.replicas.message_client(to, TIMEOUTS)?;
+                let line = client.line(&stop)?;
+                stream.insert((client, line))
+            }
+        };
+        let reply = client.call_on(line, call, &stop)?;
+        match unpack(&reply).map_err(TryError::Refused)? {
+            Said::Done => Ok(()),
+            Said::Refused(why) if matches!(why.code, Code::Busy | Code::Lost) => {
+                Err(TryError::Again(why.text))
+            }
+            Said::Refused(why) => Err(TryError::Refused(why.text)),
+            _ => Err(TryError::Refused("it answered what was not asked".into())),
+        }
+    }
+}
