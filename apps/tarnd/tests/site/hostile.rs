@@ -51,9 +51,8 @@ pub(crate) fn send(session: &mut Session, user: u32, work: Work) -> u64 {
 /// The next order that something has come of.
 pub(crate) fn next(session: &mut Session) -> (u64, Worked) {
     loop {
-        match session.reader.receive(SOON).unwrap() {
-            Report::Worked { number, what } => return (number, what),
-            _ => {}
+        if let Report::Worked { number, what } = session.reader.receive(SOON).unwrap() {
+            return (number, what);
         }
     }
 }
