@@ -8,7 +8,7 @@ use std::path::Path;
 use tarn_spec::Rejected;
 use tarn_spec::site::{DataModel, parse_machine};
 use tarn_types::codes::Exit;
-use tarn_types::policy::Policy;
+use tarn_types::policy::{Policy, PolicyError};
 use tarn_types::site::Machine;
 
 /// Bytes of a file that is read: the largest traces of the Parallel Workloads Archive have some hundred megabytes.
@@ -73,8 +73,44 @@ pub fn check_folder(page: &Path) -> CliResult<()> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policies(pub Vec<Policy>);
 
+/// Why a list of policies was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PoliciesError {
+    /// One of them is none.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// One is named twice, in the same words.
+    #[error("`{0}` is named twice")]
+    Twice(Policy),
+    /// Two names are of one policy.
+    #[error("`{0}` and `{1}` are the same policy; name one of them")]
+    Same(Policy, Policy),
+}
+
+/// Why a number was refused.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum NumberError {
+    /// It is to be finite and above 0.
+    #[error("a number above 0 is expected")]
+    NotPositive,
+    /// It is to be a factor of loads.
+    #[error("a number from 1e-6 to 1e6 is expected")]
+    NoScale,
+    /// It is to be a share within bounds.
+    #[error("a share is expected: a number from {least} to {most}")]
+    NoShare {
+        /// The least that it may be.
+        least: f64,
+        /// The most.
+        most: f64,
+    },
+}
+
 /// Settings of a policy are divided by commas as policies are: what has a `=` and no `:` before it is one more setting.
-pub fn policies(text: &str) -> Result<Policies, String> {
+///
+/// # Errors
+/// When one of them is no policy, or two are the same.
+pub fn policies(text: &str) -> Result<Policies, PoliciesError> {
     let mut names: Vec<String> = Vec::new();
     for piece in text.split(',') {
         let setting = piece.contains('=') && !piece.contains(':');
@@ -88,11 +124,11 @@ pub fn policies(text: &str) -> Result<Policies, String> {
     }
     let mut policies: Vec<Policy> = Vec::new();
     for name in names {
-        let policy: Policy = name.trim().parse().map_err(|e| format!("{e}"))?;
+        let policy: Policy = name.trim().parse()?;
         if let Some(before) = policies.iter().find(|p| p.same_as(&policy)) {
             return Err(match before == &policy {
-                true => format!("`{policy}` is named twice"),
-                false => format!("`{before}` and `{policy}` are the same policy; name one of them"),
+                true => PoliciesError::Twice(policy),
+                false => PoliciesError::Same(*before, policy),
             });
         }
         policies.push(policy);
@@ -104,40 +140,42 @@ pub fn policies(text: &str) -> Result<Policies, String> {
 ///
 /// # Errors
 /// When the text is no such number.
-pub fn positive(text: &str) -> Result<f64, String> {
+pub fn positive(text: &str) -> Result<f64, NumberError> {
     let number = text
         .parse()
         .ok()
         .filter(|n: &f64| n.is_finite() && *n > 0.0);
-    number.ok_or_else(|| "a number above 0 is expected".into())
+    number.ok_or(NumberError::NotPositive)
 }
 
 /// A number from 1e-6 to 1e6.
 ///
 /// # Errors
 /// When the text is no such number.
-pub fn scale(text: &str) -> Result<f64, String> {
+pub fn scale(text: &str) -> Result<f64, NumberError> {
     let number = text.parse().ok().filter(|n| (1e-6..=1e6).contains(n));
-    number.ok_or_else(|| "a number from 1e-6 to 1e6 is expected".into())
+    number.ok_or(NumberError::NoScale)
 }
 
 /// A number from 0 to 1.
 ///
 /// # Errors
 /// When the text is no such number.
-pub fn share(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|n| (0.0..=1.0).contains(n));
-    number.ok_or_else(|| "a share is expected: a number from 0 to 1".into())
+pub fn share(text: &str) -> Result<f64, NumberError> {
+    within(text, (0.0, 1.0))
 }
 
 /// The share of a run time that is reading and writing.
 ///
 /// # Errors
 /// When the text is no such share ([`DataModel::IO_RANGE`]).
-pub fn io_share(text: &str) -> Result<f64, String> {
-    let (least, most) = DataModel::IO_RANGE;
+pub fn io_share(text: &str) -> Result<f64, NumberError> {
+    within(text, DataModel::IO_RANGE)
+}
+
+fn within(text: &str, (least, most): (f64, f64)) -> Result<f64, NumberError> {
     let number = text.parse().ok().filter(|n| (least..=most).contains(n));
-    number.ok_or_else(|| format!("a share is expected: a number from {least} to {most}"))
+    number.ok_or(NumberError::NoShare { least, most })
 }
 
 #[cfg(test)]
@@ -162,7 +200,7 @@ mod tests {
             ("bound=5m", "no policy"),
             ("data,easy,data", "twice"),
         ] {
-            let error = read(text).expect_err(text);
+            let error = read(text).expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

@@ -8,7 +8,7 @@ use tarn_mover::Trees;
 use tarn_node::Namespaces;
 use tarn_node::machine::{self, ClusterSpec};
 use tarn_ports::Meter;
-use tarn_spec::Abilities;
+use tarn_spec::{Abilities, Inability};
 use tarn_types::cluster::{Cluster, Link, Socket};
 use tarn_types::codes::Exit;
 use tarn_types::layout::StateDir;
@@ -108,7 +108,9 @@ pub(crate) fn external(args: &MachineArgs) -> Link {
 /// What this way of running can do.
 pub(crate) fn abilities(isolation: Isolation) -> Abilities {
     let multi_node = match isolation {
-        Isolation::Off => Err("--isolation off keeps all steps in one namespace".to_owned()),
+        Isolation::Off => Err(Inability::new(
+            "--isolation off keeps all steps in one namespace",
+        )),
         Isolation::Auto => multi_node(),
     };
     let namespaces = multi_node.clone();
@@ -123,23 +125,26 @@ pub(crate) fn abilities(isolation: Isolation) -> Abilities {
 }
 
 /// Whether there is what the keys of encrypted data are wrapped with, or why not.
-pub(crate) fn user_has_key() -> Result<(), String> {
+pub(crate) fn user_has_key() -> Result<(), Inability> {
     let keys = tarn_keyring::of_user();
-    keys.map(drop).map_err(|e| e.to_string())
+    keys.map(drop).map_err(Inability::new)
 }
 
 /// Whether steps of several nodes can run here, or why not.
-pub(crate) fn multi_node() -> Result<(), String> {
-    let helper = std::env::current_exe().map_err(|e| e.to_string())?;
-    tarn_node::probe_multi_node(&helper, &std::env::temp_dir())
+pub(crate) fn multi_node() -> Result<(), Inability> {
+    let helper = std::env::current_exe().map_err(Inability::new)?;
+    let probed = tarn_node::probe_multi_node(&helper, &std::env::temp_dir());
+    probed.map_err(Inability::new)
 }
 
 /// Whether images of a step's processes, which may be alone, can be taken here, or why not.
-pub(crate) fn images(alone: bool) -> Result<(), String> {
-    let helper = std::env::current_exe().map_err(|e| e.to_string())?;
+pub(crate) fn images(alone: bool) -> Result<(), Inability> {
+    let helper = std::env::current_exe().map_err(Inability::new)?;
     let env: Vec<_> = std::env::vars_os().collect();
     let folder = std::env::temp_dir();
-    tarn_node::image::able::probe_images(&helper, &folder, &env, &Trees::new(), alone)
+    let mover = Trees::new();
+    let probed = tarn_node::image::able::probe_images(&helper, &folder, &env, &mover, alone);
+    probed.map_err(Inability::new)
 }
 
 pub(crate) fn namespaces(isolation: Isolation) -> Namespaces {

@@ -32,7 +32,7 @@ use tarn_journal::{Catalogue, LogWriter, RunLock, runs};
 use tarn_node::{Config, Local, Reading};
 use tarn_ports::{Mover, Nodes};
 use tarn_report::{Emulated, Links, Summary};
-use tarn_spec::{Abilities, Parsed};
+use tarn_spec::{Abilities, Inability, Parsed};
 use tarn_types::action::Outcome;
 use tarn_types::cluster::Cluster;
 use tarn_types::codes::Exit;
@@ -234,14 +234,16 @@ pub(crate) fn start(
     };
     let energy = reached.as_ref().and_then(Reached::energy);
     let mut world = open_world(state, &start, world_options, reached)?;
-    let multi_node = world.multi_node();
+    let multi_node = world.multi_node().map_err(Inability::new);
     let abilities = Abilities {
-        encryption: multi_node
-            .clone()
-            .map_err(|why| format!("a step's unencrypted view of it needs namespaces: {why}")),
+        encryption: multi_node.clone().map_err(|why| {
+            Inability::new(format!(
+                "a step's unencrypted view of it needs namespaces: {why}"
+            ))
+        }),
         multi_node,
-        shared: world.one_namespace(),
-        images: world.images(),
+        shared: world.one_namespace().map_err(Inability::new),
+        images: world.images().map_err(Inability::new),
     };
     if abilities.multi_node.is_err() || abilities.shared.is_err() || abilities.images.is_err() {
         check::able(parsed, &start.cluster, &abilities)?;

@@ -39,29 +39,43 @@ enum By {
     Signals,
 }
 
+/// Why a mechanism is of no use here.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("userfaultfd is refused ({0})")]
+    Refused(Errno),
+    #[error("userfaultfd has no asynchronous write protection, as Linux has from 6.7 on ({0})")]
+    Synchronous(io::Error),
+    #[error("/proc/self/pagemap cannot be read ({0})")]
+    Pagemap(Errno),
+    #[error("this thread has SIGSEGV blocked, which tarn needs to see writes to protected memory")]
+    Blocked,
+    #[error("there is no memory to try it on ({0})")]
+    NoMemory(Errno),
+    #[error("tried on {TRIED} pages, {0}")]
+    Fails(#[from] TrackError),
+    #[error("a write to the third of {TRIED} pages was seen as {0:?}")]
+    Untrue(Vec<Range<u64>>),
+}
+
 impl Tracker {
     /// Asks the kernel for the mechanism and tries it on a few pages.
     ///
     /// # Errors
     /// [`TrackError::Unsupported`], with the reason, where there is none or it does not tell the truth.
     pub fn probe() -> Result<Self, TrackError> {
-        let unsupported = |why: String| {
+        let unsupported = |why: Unusable| {
             TrackError::Unsupported(format!(
                 "{why}; checkpoints copy everything instead, or ask for PHX_MPROTECT"
             ))
         };
         // SAFETY: it is used for memory only that `watch`'s callers vouch for, and the few pages below.
         let faults = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | USER_MODE_ONLY) };
-        let faults = faults.map_err(|e| unsupported(format!("userfaultfd is refused ({e})")))?;
-        uapi::negotiate(&faults).map_err(|e| {
-            unsupported(format!(
-                "userfaultfd has no asynchronous write protection, as Linux has from 6.7 on ({e})"
-            ))
-        })?;
+        let faults = faults.map_err(|e| unsupported(Unusable::Refused(e)))?;
+        uapi::negotiate(&faults).map_err(|e| unsupported(Unusable::Synchronous(e)))?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pagemap = open("/proc/self/pagemap", flags, Mode::empty());
-        let pagemap =
-            pagemap.map_err(|e| unsupported(format!("/proc/self/pagemap cannot be read ({e})")))?;
+        let pagemap = pagemap.map_err(|e| unsupported(Unusable::Pagemap(e)))?;
         let tracker = Self {
             by: By::Kernel(Arc::new(Kernel { faults, pagemap })),
             process: std::process::id(),
@@ -81,15 +95,13 @@ impl Tracker {
     /// # Errors
     /// [`TrackError::Unsupported`], with the reason, where it does not work.
     pub fn by_mprotect() -> Result<Self, TrackError> {
-        let unsupported = |why: String| {
+        let unsupported = |why: Unusable| {
             TrackError::Unsupported(format!(
                 "{why}; without PHX_MPROTECT it is done in another way, or everything is copied"
             ))
         };
         if fault::is_blocked() {
-            return Err(unsupported(
-                "this thread has SIGSEGV blocked, which tarn needs to see writes to protected memory".into(),
-            ));
+            return Err(unsupported(Unusable::Blocked));
         }
         fault::install();
         let tracker = Self {
@@ -205,27 +217,23 @@ impl Tracker {
     }
 
     /// Writes to one page of some; why it does not work.
-    fn try_out(&self) -> Result<(), String> {
+    fn try_out(&self) -> Result<(), Unusable> {
         let granule = self.granule();
-        let scratch = Scratch::new(TRIED * granule)
-            .map_err(|e| format!("there is no memory to try it on ({e})"))?;
+        let scratch = Scratch::new(TRIED * granule).map_err(Unusable::NoMemory)?;
         let write = |at: usize| {
             // SAFETY: a byte of the scratch memory.
             unsafe { scratch.0.as_ptr().add(at * granule).write_volatile(1) }
         };
-        let tried = |e: TrackError| format!("tried on {TRIED} pages, {e}");
         write(0);
         // SAFETY: the scratch memory outlives it, and is nobody else's.
-        let mut watch = unsafe { self.watch(scratch.0, scratch.1) }.map_err(tried)?;
-        watch.arm().map_err(tried)?;
+        let mut watch = unsafe { self.watch(scratch.0, scratch.1) }?;
+        watch.arm()?;
         write(2);
-        let seen = watch.written(true).map_err(tried)?;
+        let seen = watch.written(true)?;
         let written: Range<u64> = 2 * granule as u64..3 * granule as u64;
         match seen == [written] {
             true => Ok(()),
-            false => Err(format!(
-                "a write to the third of {TRIED} pages was seen as {seen:?}"
-            )),
+            false => Err(Unusable::Untrue(seen)),
         }
     }
 }

@@ -347,7 +347,7 @@ fn look(tier: &Path, name: &str) -> Result<Vec<Found>, Fault> {
     let run: Run<'_> = version_catalog.run(OsStr::new(name)).ok_or_else(none)?;
     let (files, unreadable) = run.files();
     if let Some(why) = unreadable.into_iter().next() {
-        return Err(Fault::new(Code::Io, why));
+        return Err(Fault::new(Code::Io, why.to_string()));
     }
     let own = files
         .into_iter()

@@ -238,7 +238,7 @@ impl Session {
         let profile = options.profile.or_else(|| text("TARN_PHX_PROFILE"));
         let profile = profile.map_or_else(
             || Ok(Profile::none()),
-            |p| Profile::named(&p).map_err(invalid),
+            |p| Profile::named(&p).map_err(|e| invalid(e.to_string())),
         )?;
         let external = options.external.or_else(|| path("TARN_PHX_EXTERNAL"));
         let external = external_store(external, options.flush_every, options.flush_rate, name)?;
@@ -262,7 +262,7 @@ impl Session {
         })?;
         let several = (0..options.ranks).any(|rank| ranks.node(rank) != ranks.node(0));
         if several && !providers.is_empty() {
-            ranks.reach_by(transport::open(&providers));
+            ranks.reach_by(transport::open(&providers).map_err(|fault| fault.text));
         }
         let replicas = options.replicas.unwrap_or(u32::from(several));
         let slow = profile != Profile::none();

@@ -35,8 +35,9 @@ pub(crate) fn providers(given: Option<String>) -> Result<Vec<String>, Fault> {
 }
 
 /// The first of them that can be opened, or why none can.
-pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, String> {
-    let library = library().map_err(|e| format!("this program does not find itself: {e}"))?;
+pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, Fault> {
+    let library =
+        library().map_err(|e| unsupported(format!("this program does not find itself: {e}")))?;
     let mut why = String::new();
     for provider in providers {
         match Rma::load_as_guest(&library, provider) {
@@ -45,5 +46,9 @@ pub(crate) fn open(providers: &[String]) -> Result<Arc<dyn OneSided>, String> {
             Err(e) => why = e,
         }
     }
-    Err(why)
+    Err(unsupported(why))
+}
+
+fn unsupported(why: String) -> Fault {
+    Fault::new(Code::Unsupported, why)
 }

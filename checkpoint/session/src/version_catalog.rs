@@ -14,10 +14,10 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tarn_checkpoint_core::arena::Version;
-use tarn_checkpoint_core::{Arena, Level, Place, VersionId, flush};
+use tarn_checkpoint_core::arena::{ArenaError, Version};
+use tarn_checkpoint_core::{Arena, Fault, Level, Place, VersionId, flush};
 use tarn_media::{ExternalFolder, Reader, Seen};
-use tarn_ports::{PowerFail, Promises, Stored};
+use tarn_ports::{MediumError, PowerFail, Promises, Stored};
 use tarn_types::block::{self, Kind};
 use tarn_types::checkpoint::{Checkpoint, CheckpointId};
 
@@ -32,6 +32,49 @@ const MAX_ID: u64 = 32;
 const STAGING_BLOCK: usize = 4 << 10;
 /// Where what is staged begins in its file.
 const STAGING_HEAD: u64 = 64 << 10;
+
+/// Why a folder or file of checkpoints could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// A folder.
+    #[error("cannot read {}: {source}", .folder.display())]
+    Folder {
+        /// It.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file cannot be looked at.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// It.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What has the name of an arena is no file.
+    #[error("{}: this is no file", .path.display())]
+    NoFile {
+        /// It.
+        path: PathBuf,
+    },
+    /// Its bytes cannot be had.
+    #[error("{}: {source}", .path.display())]
+    Medium {
+        /// The file.
+        path: PathBuf,
+        /// What its medium said.
+        source: MediumError,
+    },
+    /// They are no arena, or a damaged one.
+    #[error("{}: {source}", .path.display())]
+    Arena {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with them.
+        source: ArenaError,
+    },
+}
 
 /// The checkpoints of a tier.
 #[derive(Debug)]
@@ -159,7 +202,7 @@ pub type Versions = BTreeMap<(VersionId, u128), Found>;
 
 impl Run<'_> {
     /// What is here. What could not be read is said.
-    pub fn versions(&self, unreadable: &mut dyn FnMut(String)) -> Versions {
+    pub fn versions(&self, unreadable: &mut dyn FnMut(Unreadable)) -> Versions {
         let mut versions = Versions::new();
         for held in self.arenas() {
             let held = match held {
@@ -207,20 +250,21 @@ impl Run<'_> {
     }
 
     /// Its arenas, in the order of generations and ranks, and why what looks like one could not be read.
-    pub fn arenas(&self) -> impl Iterator<Item = Result<Held, String>> {
+    pub fn arenas(&self) -> impl Iterator<Item = Result<Held, Unreadable>> {
         let (files, unreadable) = self.files();
         let failed = unreadable.into_iter().map(Err);
         failed.chain(files.into_iter().map(Held::open))
     }
 
     /// The files of its arenas, those that ranks have written themselves first; and which folders could not be read.
-    pub(crate) fn files(&self) -> (Vec<PathBuf>, Vec<String>) {
+    pub(crate) fn files(&self) -> (Vec<PathBuf>, Vec<Unreadable>) {
         let folder = self.tier.join("phx").join(self.name);
         let mut unreadable = Vec::new();
         let mut inside = |folder: &Path| {
-            entries(folder).unwrap_or_else(|e| {
-                if e.kind() != io::ErrorKind::NotFound {
-                    unreadable.push(format!("cannot read {}: {e}", folder.display()));
+            entries(folder).unwrap_or_else(|source| {
+                if source.kind() != io::ErrorKind::NotFound {
+                    let folder = folder.to_path_buf();
+                    unreadable.push(Unreadable::Folder { folder, source });
                 }
                 Vec::new()
             })
@@ -281,9 +325,9 @@ impl Run<'_> {
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub fn add_flushed(&self, external: &Path, versions: &mut Versions) -> Result<(), String> {
+    pub fn add_flushed(&self, external: &Path, versions: &mut Versions) -> Result<(), Fault> {
         let store = ExternalFolder::there(external, Path::new(self.name));
-        let all = flush::list(&store).map_err(|f| f.text)?;
+        let all = flush::list(&store)?;
         for found in all.iter().filter(|v| v.is_complete()) {
             let version = found.version;
             let row = versions.entry((version.id, version.start));
@@ -372,18 +416,27 @@ impl Held {
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub fn open(path: PathBuf) -> Result<Self, String> {
-        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-        let file = fs::symlink_metadata(&path).map_err(|e| failed(&e))?;
+    pub fn open(path: PathBuf) -> Result<Self, Unreadable> {
+        let medium = |source| {
+            let path = path.clone();
+            Unreadable::Medium { path, source }
+        };
+        let file = fs::symlink_metadata(&path).map_err(|source| {
+            let path = path.clone();
+            Unreadable::File { path, source }
+        })?;
         // To open anything else may wait for ever.
         if !file.is_file() {
-            return Err(failed(&"this is no file"));
+            return Err(Unreadable::NoFile { path });
         }
-        let mapped = Seen::open(&path).map_err(|e| failed(&e))?;
+        let mapped = Seen::open(&path).map_err(medium)?;
         let promises = mapped.promises();
         drop(mapped);
-        let seen = Reader::open(&path).map_err(|e| failed(&e))?;
-        let arena = Arena::open(&seen).map_err(|e| failed(&e))?;
+        let seen = Reader::open(&path).map_err(medium)?;
+        let arena = Arena::open(&seen).map_err(|source| {
+            let path = path.clone();
+            Unreadable::Arena { path, source }
+        })?;
         Ok(Self {
             path,
             seen,

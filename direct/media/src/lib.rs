@@ -32,6 +32,7 @@ pub use external::{ExternalFolder, Reader};
 pub use flush::Flush;
 pub use folder::Folder;
 pub use map::{Mapped, Part, Seen, reserve};
+pub use profiles::ProfileError;
 pub use shared::{Direct, Shared};
 pub use slow::{Device, Profile, Slow};
 pub use target::Now;

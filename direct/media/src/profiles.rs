@@ -3,7 +3,7 @@
 use crate::slow::Profile;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use tarn_types::units::{parse_rate, parse_time};
+use tarn_types::units::{UnitError, parse_rate, parse_time};
 
 /// The profiles that results name.
 const PROFILES: &str = include_str!("../profiles.toml");
@@ -17,30 +17,58 @@ struct Written {
     latency: Option<String>,
 }
 
+/// Why a text is no profile of an NVRAM.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// No profile has this name.
+    #[error(
+        "there is no NVRAM profile {name:?}; there are {}, and texts such as device=2.5GB/s,latency=300ns",
+        .known.join(", ")
+    )]
+    Unknown {
+        /// What was given.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// It limits what a profile does not limit.
+    #[error("an NVRAM profile has no {0:?}: it has device, core and latency")]
+    NoLimit(String),
+    /// A limit cannot be read.
+    #[error("the NVRAM profile {name:?} is not valid: {source}")]
+    Value {
+        /// What was given.
+        name: String,
+        /// What is wrong with the limit.
+        source: UnitError,
+    },
+    /// The list of profiles that is built in is damaged.
+    #[error(transparent)]
+    List(#[from] toml::de::Error),
+}
+
 impl Profile {
     /// A profile by its name, or by what it limits.
     ///
     /// # Errors
-    /// A text that says what is wrong, and which names there are.
-    pub fn named(name: &str) -> Result<Self, String> {
+    /// When there is no such profile, or a limit cannot be read.
+    pub fn named(name: &str) -> Result<Self, ProfileError> {
         let written = match name.contains('=') {
             true => limits(name)?,
             false => {
-                let mut all: BTreeMap<String, Written> =
-                    toml::from_str(PROFILES).map_err(|e| e.to_string())?;
-                let Some(written) = all.remove(name) else {
-                    let names: Vec<&str> = all.keys().map(String::as_str).collect();
-                    let names = names.join(", ");
-                    return Err(format!(
-                        "there is no NVRAM profile {name:?}; there are {names}, and texts such as device=2.5GB/s,latency=300ns"
-                    ));
-                };
-                written
+                let mut all: BTreeMap<String, Written> = toml::from_str(PROFILES)?;
+                all.remove(name).ok_or_else(|| ProfileError::Unknown {
+                    name: name.to_owned(),
+                    known: all.into_keys().collect(),
+                })?
             }
         };
         let rate = |text: Option<String>| text.map_or(Ok(0), |t| parse_rate(&t));
         let latency = written.latency.map_or(Ok(0), |t| parse_time(&t));
-        let bad = |e| format!("the NVRAM profile {name:?} is not valid: {e}");
+        let bad = |source| ProfileError::Value {
+            name: name.to_owned(),
+            source,
+        };
         Ok(Self {
             name: name.to_owned(),
             device: rate(written.device).map_err(bad)?,
@@ -50,7 +78,7 @@ impl Profile {
     }
 }
 
-fn limits(text: &str) -> Result<Written, String> {
+fn limits(text: &str) -> Result<Written, ProfileError> {
     let mut written = Written::default();
     for limit in text.split(',') {
         let (what, value) = limit.split_once('=').unwrap_or((limit, ""));
@@ -59,9 +87,7 @@ fn limits(text: &str) -> Result<Written, String> {
             "core" => &mut written.core,
             "latency" => &mut written.latency,
             other => {
-                return Err(format!(
-                    "an NVRAM profile has no {other:?}: it has device, core and latency"
-                ));
+                return Err(ProfileError::NoLimit(other.to_owned()));
             }
         };
         *field = Some(value.trim().to_owned());
@@ -90,7 +116,7 @@ mod tests {
             ("latency=-1s", "not valid"),
         ];
         for (text, says) in cases {
-            let said = Profile::named(text).unwrap_err();
+            let said = Profile::named(text).unwrap_err().to_string();
             assert!(said.contains(says), "{text}: {said}");
         }
     }

@@ -19,27 +19,41 @@ type Export = unsafe extern "C" fn(Topology, *mut *mut c_char, *mut c_int, c_ulo
 // SAFETY: as hwloc.h declares it.
 type Free = unsafe extern "C" fn(Topology, *mut c_char);
 
+/// Why there is no topology of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HwlocError {
+    /// The library is not there.
+    #[error("{} cannot be loaded (the package libhwloc15 has it)", LIBRARY.to_string_lossy())]
+    NoLibrary,
+    /// It lacks a function.
+    #[error("libhwloc has no {0}")]
+    NoSymbol(String),
+    /// It refuses to begin.
+    #[error("libhwloc does not begin")]
+    NoBegin,
+    /// It finds nothing.
+    #[error("libhwloc finds no topology (HWLOC_XMLFILE, HWLOC_SYNTHETIC: are their values right?)")]
+    NoTopology,
+}
+
 /// A library that is loaded.
 struct Library(*mut c_void);
 
 impl Library {
-    fn open() -> Result<Self, String> {
+    fn open() -> Result<Self, HwlocError> {
         // SAFETY: the name is a C string. What the library does when it is loaded is its business.
         let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match handle.is_null() {
-            true => Err(format!(
-                "{} cannot be loaded (the package libhwloc15 has it)",
-                LIBRARY.to_string_lossy()
-            )),
+            true => Err(HwlocError::NoLibrary),
             false => Ok(Self(handle)),
         }
     }
 
-    fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
+    fn symbol(&self, name: &CStr) -> Result<*mut c_void, HwlocError> {
         // SAFETY: the handle is open as long as `self` is there, and the name is a C string.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         match found.is_null() {
-            true => Err(format!("libhwloc has no {}", name.to_string_lossy())),
+            true => Err(HwlocError::NoSymbol(name.to_string_lossy().into_owned())),
             false => Ok(found),
         }
     }
@@ -56,8 +70,8 @@ impl Drop for Library {
 /// machine's can be pretended.
 ///
 /// # Errors
-/// When the library is not there, or finds nothing; a sentence.
-pub fn topology() -> Result<String, String> {
+/// When the library is not there, or finds nothing.
+pub fn topology() -> Result<String, HwlocError> {
     let library = Library::open()?;
     // SAFETY: the types are those of hwloc.h, which have not changed since 2.0 (its .so.15).
     let (init, load, export, free, destroy) = unsafe {
@@ -75,7 +89,7 @@ pub fn topology() -> Result<String, String> {
     // SAFETY: each call gets what the one before made; the text is copied before it is freed, the topology destroyed once.
     unsafe {
         if init(&raw mut topology) != 0 {
-            return Err("libhwloc does not begin".into());
+            return Err(HwlocError::NoBegin);
         }
         let (mut text, mut length) = (null_mut(), 0);
         let made = load(topology) == 0
@@ -87,10 +101,7 @@ pub fn topology() -> Result<String, String> {
                 free(topology, text);
                 Ok(copy)
             }
-            false => Err(
-                "libhwloc finds no topology (HWLOC_XMLFILE, HWLOC_SYNTHETIC: are their values right?)"
-                    .into(),
-            ),
+            false => Err(HwlocError::NoTopology),
         };
         destroy(topology);
         result

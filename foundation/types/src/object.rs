@@ -1,5 +1,6 @@
 //! Names of objects in an object store: `s3://BUCKET/KEY`, `s3://PROFILE@BUCKET/KEY`.
 
+use crate::manifest::PathFault;
 use std::fmt;
 use std::path::Path;
 
@@ -41,15 +42,54 @@ pub fn shown(path: &Path) -> String {
     }
 }
 
+/// Why a text names no place in an object store, or a key cannot be one. What may be half of a key to a store is not shown.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectUrlError {
+    /// A path has other bytes than text.
+    #[error("a key is UTF-8 text")]
+    NoText,
+    /// It is the URL of something else.
+    #[error("it does not begin with `{SCHEME}`")]
+    Scheme,
+    /// What stands before `@` is no name of a profile.
+    #[error(
+        "before `@` write the name of a profile, never a key: 1 to {MAX_PROFILE_BYTES} letters, digits, `.`, `-` and `_`"
+    )]
+    Profile,
+    /// There is a `:` in the bucket.
+    #[error("a bucket has no `:` in its name, and a URL contains no key")]
+    Colon,
+    /// A bucket cannot be called so.
+    #[error("`{0}` is no name of a bucket: 3 to 255 letters, digits, `.`, `-` and `_`")]
+    Bucket(String),
+    /// The key is no path of a manifest.
+    #[error("the key `{}`: {fault}", .key.escape_debug())]
+    Path {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        fault: PathFault,
+    },
+    /// The name of an entry has other bytes than text.
+    #[error("its name is no UTF-8 text, as keys are")]
+    Name,
+    /// The key is too long.
+    #[error("a key has at most {MAX_KEY_BYTES} bytes")]
+    TooLong,
+    /// The key has a character that listings do not give back.
+    #[error("a key with the control character `{}` does not come back from every store", .0.escape_debug())]
+    Control(char),
+}
+
 impl ObjectUrl {
     /// What a path names, if that is a place in an object store.
     ///
     /// # Errors
     /// As for [`ObjectUrl::parse`].
-    pub fn of(path: &Path) -> Option<Result<Self, String>> {
+    pub fn of(path: &Path) -> Option<Result<Self, ObjectUrlError>> {
         is_object(path).then(|| match path.to_str() {
             Some(text) => Self::parse(text),
-            None => Err("a key is UTF-8 text".into()),
+            None => Err(ObjectUrlError::NoText),
         })
     }
 
@@ -57,10 +97,8 @@ impl ObjectUrl {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let rest = text
-            .strip_prefix(SCHEME)
-            .ok_or_else(|| format!("it does not begin with `{SCHEME}`"))?;
+    pub fn parse(text: &str) -> Result<Self, ObjectUrlError> {
+        let rest = text.strip_prefix(SCHEME).ok_or(ObjectUrlError::Scheme)?;
         let (place, key) = rest.split_once('/').unwrap_or((rest, ""));
         let (profile, bucket) = match place.rsplit_once('@') {
             Some((profile, bucket)) => (Some(checked_profile(profile)?), bucket),
@@ -69,20 +107,20 @@ impl ObjectUrl {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
         // Half of a key, perhaps.
         if bucket.contains(':') {
-            return Err("a bucket has no `:` in its name, and a URL contains no key".into());
+            return Err(ObjectUrlError::Colon);
         }
         if !(3..=255).contains(&bucket.len())
             || !bucket.bytes().all(allowed)
             || bucket.starts_with('.')
         {
-            return Err(format!(
-                "`{bucket}` is no name of a bucket: 3 to 255 letters, digits, `.`, `-` and `_`"
-            ));
+            return Err(ObjectUrlError::Bucket(bucket.into()));
         }
         let path = key.strip_suffix('/').unwrap_or(key);
         if !key.is_empty() {
-            crate::manifest::check_path(path.as_bytes())
-                .map_err(|fault| format!("the key `{}`: {fault}", key.escape_debug()))?;
+            crate::manifest::check_path(path.as_bytes()).map_err(|fault| {
+                let key = key.to_owned();
+                ObjectUrlError::Path { key, fault }
+            })?;
         }
         check_key(key)?;
         Ok(Self {
@@ -129,11 +167,11 @@ impl ObjectUrl {
     ///
     /// # Errors
     /// When the path can be no key.
-    pub fn at(&self, path: &[u8]) -> Result<Self, String> {
+    pub fn at(&self, path: &[u8]) -> Result<Self, ObjectUrlError> {
         let key = match (self.is_tree(), std::str::from_utf8(path)) {
             (false, _) => self.key.clone(),
             (true, Ok(path)) => format!("{}{path}", self.key),
-            (true, Err(_)) => return Err("its name is no UTF-8 text, as keys are".into()),
+            (true, Err(_)) => return Err(ObjectUrlError::Name),
         };
         check_key(&key)?;
         Ok(self.object(key))
@@ -143,7 +181,7 @@ impl ObjectUrl {
     ///
     /// # Errors
     /// When that can be no key.
-    pub fn beside(&self, after: &str) -> Result<Self, String> {
+    pub fn beside(&self, after: &str) -> Result<Self, ObjectUrlError> {
         let key = format!("{}{after}", self.key);
         check_key(&key)?;
         Ok(self.object(key))
@@ -160,26 +198,21 @@ impl ObjectUrl {
 }
 
 /// What is wrong with it is said without it: it may be a key that somebody has written there.
-fn checked_profile(profile: &str) -> Result<String, String> {
+fn checked_profile(profile: &str) -> Result<String, ObjectUrlError> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
     match (1..=MAX_PROFILE_BYTES).contains(&profile.len()) && profile.bytes().all(allowed) {
         true => Ok(profile.into()),
-        false => Err(format!(
-            "before `@` write the name of a profile, never a key: 1 to {MAX_PROFILE_BYTES} letters, digits, `.`, `-` and `_`"
-        )),
+        false => Err(ObjectUrlError::Profile),
     }
 }
 
 /// Whether stores take a key, and give it back in a listing.
-fn check_key(key: &str) -> Result<(), String> {
+fn check_key(key: &str) -> Result<(), ObjectUrlError> {
     if key.len() > MAX_KEY_BYTES {
-        return Err(format!("a key has at most {MAX_KEY_BYTES} bytes"));
+        return Err(ObjectUrlError::TooLong);
     }
     match key.chars().find(|c| c.is_control()) {
-        Some(c) => Err(format!(
-            "a key with the control character `{}` does not come back from every store",
-            c.escape_debug()
-        )),
+        Some(c) => Err(ObjectUrlError::Control(c)),
         None => Ok(()),
     }
 }
@@ -243,7 +276,7 @@ mod tests {
             "s3://ID:hu/sh@bucket/a",
             "s3://ID:hush",
         ] {
-            let why = ObjectUrl::parse(secret).unwrap_err();
+            let why = ObjectUrl::parse(secret).unwrap_err().to_string();
             let shown = shown(Path::new(secret));
             assert!(
                 !why.contains("hu") && !shown.contains("hu"),

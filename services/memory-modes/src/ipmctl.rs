@@ -172,6 +172,17 @@ pub fn resources(text: &str) -> Result<Option<Resources>, Garbled> {
     }))
 }
 
+/// Why firmware does not offer a mode, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotOffered {
+    /// Modules may not be memory.
+    #[error("AllowedVolatileMode is `{0}`")]
+    Memory(String),
+    /// They may not be a persistent store.
+    #[error("AllowedAppDirectMode is `{0}`")]
+    Store(String),
+}
+
 /// What firmware offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Platform {
@@ -188,14 +199,14 @@ impl Platform {
     ///
     /// # Errors
     /// With firmware's own words.
-    pub fn allows(&self, mode: Mode) -> Result<(), String> {
+    pub fn allows(&self, mode: Mode) -> Result<(), NotOffered> {
         let memory = &self.allowed_volatile;
         if mode != Mode::OneLevel && memory.contains("1LM") && !memory.contains("Memory Mode") {
-            return Err(format!("AllowedVolatileMode is `{memory}`"));
+            return Err(NotOffered::Memory(memory.clone()));
         }
         let store = &self.allowed_app_direct;
         if mode.persistent() && !store.is_empty() && !store.contains("App Direct") {
-            return Err(format!("AllowedAppDirectMode is `{store}`"));
+            return Err(NotOffered::Store(store.clone()));
         }
         Ok(())
     }

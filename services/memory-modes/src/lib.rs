@@ -17,7 +17,9 @@ mod records;
 mod size;
 
 pub use inventory::{Inventory, Resources, SocketMode, Tool, ToolState};
-pub use ipmctl::{Dram, GoalPart, Module, Platform, dimms, goal, platform, resources, topology};
+pub use ipmctl::{
+    Dram, GoalPart, Module, NotOffered, Platform, dimms, goal, platform, resources, topology,
+};
 pub use island::island;
 pub use kernel::{Mount, Numa, Use, UseKind, mounts, numa_memory, swaps};
 pub use mode::{BadMode, DaxMode, FEATURE, Mode, Present, Target};

@@ -20,5 +20,5 @@ pub use estimates::{Contents, Estimates, RunTime, SimEntry, even_entries};
 pub use faults::FaultPlan;
 pub use network::{Leg, Limit, Network, Rates, Resource};
 pub use nodes::{Keeps, Outage};
-pub use rules::Rules;
+pub use rules::{BrokenRule, Rules};
 pub use simulation::Simulation;

@@ -20,6 +20,20 @@ pub struct Rules {
     now: Time,
 }
 
+/// A record of a log that breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rule `{rule}` was broken in record {seq} at {}: {how}", Elapsed(*.at))]
+pub struct BrokenRule {
+    /// The rule's name.
+    pub rule: &'static str,
+    /// The record's number.
+    pub seq: u64,
+    /// When it was written.
+    pub at: Time,
+    /// What breaks the rule.
+    pub how: String,
+}
+
 /// A rule that was broken, and how.
 type Broken = (&'static str, String);
 
@@ -41,13 +55,12 @@ impl Rules {
     ///
     /// # Errors
     /// When it breaks a rule: which, when and how.
-    pub fn check(&mut self, record: &Record) -> Result<(), String> {
-        let report = |(rule, how): Broken| {
-            format!(
-                "rule `{rule}` was broken in record {} at {}: {how}",
-                record.seq,
-                Elapsed(record.now)
-            )
+    pub fn check(&mut self, record: &Record) -> Result<(), BrokenRule> {
+        let report = |(rule, how): Broken| BrokenRule {
+            rule,
+            seq: record.seq,
+            at: record.now,
+            how,
         };
         if record.now < self.now {
             let how = format!("{} comes after {}", record.now, self.now);

@@ -26,7 +26,7 @@ use tarn_types::event::FailureKind;
 use tarn_types::hash::Hash;
 use tarn_types::key::DataKey;
 use tarn_types::manifest::{EntryKind, Manifest};
-use tarn_types::object::{ObjectUrl, shown};
+use tarn_types::object::{ObjectUrl, ObjectUrlError, shown};
 
 /// Requests of one operation that are under way at once. A request to a store takes tens of milliseconds, nearly all of it waiting.
 pub(crate) const STREAMS: usize = 16;
@@ -55,7 +55,7 @@ impl Place<'_> {
         }
     }
 
-    fn usable(&self, at: std::result::Result<ObjectUrl, String>) -> Result<ObjectUrl> {
+    fn usable(&self, at: std::result::Result<ObjectUrl, ObjectUrlError>) -> Result<ObjectUrl> {
         at.map_err(|why| {
             let text = format!("{} cannot be used: {why}", self.at);
             MoverError::new(FailureKind::Io, text)
@@ -69,13 +69,13 @@ pub(crate) fn place<'a>(
     path: &Path,
 ) -> Option<Result<Place<'a>>> {
     let at = ObjectUrl::of(path)?;
-    let refused = |why: String| {
+    let refused = |why: &dyn std::fmt::Display| {
         let text = format!("`{}` cannot be used: {why}", shown(path));
         MoverError::new(FailureKind::Io, text)
     };
     Some(match (at, store) {
-        (Err(why), _) => Err(refused(why)),
-        (Ok(_), None) => Err(refused("nothing here speaks to object stores".into())),
+        (Err(why), _) => Err(refused(&why)),
+        (Ok(_), None) => Err(refused(&"nothing here speaks to object stores")),
         (Ok(at), Some(store)) => Ok(Place { store, at }),
     })
 }

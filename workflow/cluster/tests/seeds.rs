@@ -664,7 +664,7 @@ fn play(seed: u64) -> Result<(u32, u32), String> {
         (Ok(Outcome::Done), Ok(()), None) if owed == (0, 0) => Ok(counts),
         (Ok(outcome), Ok(()), None) => failed(format!("{outcome:?}, owed {owed:?}")),
         (Err(e), _, wrong) => failed(format!("{e} {wrong:?}")),
-        (_, Err(e), _) => failed(e),
+        (_, Err(e), _) => failed(e.to_string()),
         (_, _, Some(wrong)) => failed(wrong),
     }
 }

@@ -8,6 +8,7 @@ use crate::data::{Version, makes, reads};
 use crate::identity::identity;
 use crate::state::State;
 use crate::steps::{Instance, Progress};
+use crate::unbound::BindError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
 use tarn_types::action::Subject;
@@ -57,14 +58,6 @@ pub(crate) fn read_by_element(
         each && over != Some(*at) && uses.all(|u| own_entry(&u.entry))
     };
     reads(step).into_iter().filter(is_one).collect()
-}
-
-/// That a version has no entry of this name.
-pub(crate) fn no_entry(step: &Step, dataset: &str, entry: &str) -> String {
-    let step = &step.name;
-    format!(
-        "step {step}: {dataset} has no entry {entry:?}; check the names that its producer makes"
-    )
 }
 
 impl Version {
@@ -204,12 +197,15 @@ impl State {
         }
         if let Some((input, _)) = found.iter().find(|(_, parts)| parts.is_empty()) {
             let w = &self.start.workflow;
-            let dataset = &w.dataset(input.data).name;
-            let message = no_entry(w.step(id.step), dataset, &input.name);
+            let why = BindError::NoEntry {
+                step: w.step(id.step).name.clone(),
+                dataset: w.dataset(input.data).name.clone(),
+                entry: input.name.clone(),
+            };
             if let Some(i) = self.steps.instance_mut(id) {
                 i.progress = Progress::Failed;
             }
-            return self.give_up(Subject::Instance(id), message);
+            return self.give_up(Subject::Instance(id), why.to_string());
         }
         let found: Vec<_> = found
             .into_iter()

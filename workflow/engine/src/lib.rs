@@ -29,6 +29,7 @@ mod publish;
 mod rank;
 mod state;
 mod steps;
+mod unbound;
 
 pub use drive::{DriveError, drive, replay};
 

@@ -1,12 +1,13 @@
 //! How a commit makes versions, how versions make instances, and how lost data takes both back.
 
 use crate::data::{Part, Replica, ReplicaState, makes, reads};
-use crate::entries::{EntryInput, no_entry};
+use crate::entries::EntryInput;
 use crate::failed::GivenUp;
 use crate::kept::Kept;
 use crate::rank;
 use crate::state::State;
 use crate::steps::{Instance, Progress};
+use crate::unbound::BindError;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::account::sub;
 use tarn_types::action::Subject;
@@ -70,12 +71,12 @@ impl State {
         let items = match self.items(&step) {
             Ok(items) => items,
             // What a source holds is known before anything is started.
-            Err(message) => {
+            Err(why) => {
                 return match &step.foreach {
                     Some(Foreach::Entries { version: 0, .. }) if !self.fits_checked => {
-                        self.fail(Subject::Run, message);
+                        self.fail(Subject::Run, why.to_string());
                     }
-                    _ => self.cannot_bind(id, message),
+                    _ => self.cannot_bind(id, &why),
                 };
             }
         };
@@ -84,7 +85,7 @@ impl State {
             let entries = self.entry_inputs(id, item.as_deref());
             let needs = match self.needs(&step, item.as_deref(), &entries) {
                 Ok(needs) => needs,
-                Err(message) => return self.cannot_bind(id, message),
+                Err(why) => return self.cannot_bind(id, &why),
             };
             instances.push(Instance {
                 item,
@@ -132,7 +133,8 @@ impl State {
 
     /// The instances of a step, or what they read, cannot be known. A mistake about sources alone is known before anything runs:
     /// then nothing does.
-    fn cannot_bind(&mut self, id: StepId, message: String) {
+    fn cannot_bind(&mut self, id: StepId, why: &BindError) {
+        let message = why.to_string();
         let about = Subject::Step(id);
         let inputs = reads(self.start.workflow.step(id));
         let early = inputs.iter().all(|(_, version)| *version == 0);
@@ -170,7 +172,7 @@ impl State {
     }
 
     /// The elements of a step; one without a name for a plain step.
-    fn items(&self, step: &Step) -> Result<Vec<Option<String>>, String> {
+    fn items(&self, step: &Step) -> Result<Vec<Option<String>>, BindError> {
         let (data, version, pattern, max, allow_empty) = match &step.foreach {
             None => return Ok(vec![None]),
             Some(Foreach::Values(values)) => return Ok(values.iter().cloned().map(Some).collect()),
@@ -193,13 +195,13 @@ impl State {
             });
         let names: BTreeSet<String> = entries.collect();
         if names.len() > max as usize {
-            return Err(format!(
-                "step {}: {} has {} entries that match {}, more than max = {max}; raise max or make fewer",
-                step.name,
-                self.start.workflow.dataset(data).name,
-                names.len(),
-                pattern.as_str()
-            ));
+            return Err(BindError::TooMany {
+                step: step.name.clone(),
+                dataset: self.start.workflow.dataset(data).name.clone(),
+                entries: names.len(),
+                pattern: pattern.as_str().to_owned(),
+                max,
+            });
         }
         if names.is_empty() && !allow_empty {
             return Err(self.no_match(step, data, version, pattern));
@@ -208,32 +210,28 @@ impl State {
     }
 
     /// That no entry of a version matches the pattern of a step.
-    fn no_match(&self, step: &Step, data: DataId, version: u32, pattern: &EntryPattern) -> String {
+    fn no_match(
+        &self,
+        step: &Step,
+        data: DataId,
+        version: u32,
+        pattern: &EntryPattern,
+    ) -> BindError {
         let parts = self.data.version(data, version).parts.values();
-        let names: Vec<&str> = parts
-            .filter_map(|p| match &p.info.class {
-                PartClass::Entry(name) => Some(name.as_str()),
-                _ => None,
-            })
-            .collect();
-        let has = match names.as_slice() {
-            [] => "has no entries".to_owned(),
-            [one] => format!("has one entry, {one:?}"),
-            [first, .., last] => {
-                format!("has {} entries, from {first:?} to {last:?}", names.len())
-            }
-        };
-        let name = &self.start.workflow.dataset(data).name;
-        format!(
-            "step {}: no entry of {name} matches {:?}, and {name} {has}; correct the pattern of `foreach`, or write \
-             `allow_empty = true` if no instance at all is right",
-            step.name,
-            pattern.as_str()
-        )
+        let entries = parts.filter_map(|p| match &p.info.class {
+            PartClass::Entry(name) => Some(name.clone()),
+            _ => None,
+        });
+        BindError::NoMatch {
+            step: step.name.clone(),
+            dataset: self.start.workflow.dataset(data).name.clone(),
+            pattern: pattern.as_str().to_owned(),
+            entries: entries.collect(),
+        }
     }
 
     /// The first step whose pattern matches nothing in a source: no run can change that.
-    pub(crate) fn empty_foreach(&self) -> Option<String> {
+    pub(crate) fn empty_foreach(&self) -> Option<BindError> {
         let steps = self.start.workflow.steps.iter();
         let mut over = steps.filter(|step| match &step.foreach {
             Some(Foreach::Entries { version, .. }) => *version == 0,
@@ -248,7 +246,7 @@ impl State {
         step: &Step,
         item: Option<&str>,
         entries: &[EntryInput],
-    ) -> Result<Vec<Vec<Vec<PartRef>>>, String> {
+    ) -> Result<Vec<Vec<Vec<PartRef>>>, BindError> {
         let one = |(at, used): (usize, &Use)| {
             if used.role == Role::Out {
                 return Ok(Vec::new());
@@ -269,7 +267,7 @@ impl State {
         used: &Use,
         item: Option<&str>,
         position: u32,
-    ) -> Result<Vec<PartRef>, String> {
+    ) -> Result<Vec<PartRef>, BindError> {
         let Some(version) = used.reads else {
             return Ok(Vec::new());
         };
@@ -303,7 +301,11 @@ impl State {
         };
         let named = of.parts_of_entry(used.data, version, &entry);
         match named.is_empty() {
-            true => Err(no_entry(step, &dataset.name, &entry)),
+            true => Err(BindError::NoEntry {
+                step: step.name.clone(),
+                dataset: dataset.name.clone(),
+                entry,
+            }),
             false => Ok(named),
         }
     }

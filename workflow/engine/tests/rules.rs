@@ -4,7 +4,7 @@
 mod common;
 use common::*;
 use tarn_ports::Record;
-use tarn_simulator::Rules;
+use tarn_simulator::{BrokenRule, Rules};
 use tarn_types::action::{Action, Do, Outcome};
 use tarn_types::event::{Ended, Event, Start};
 use tarn_types::id::NodeId;
@@ -40,7 +40,7 @@ fn log() -> Vec<Record> {
     p.records
 }
 
-fn checked(records: &[Record]) -> Result<(), String> {
+fn checked(records: &[Record]) -> Result<(), BrokenRule> {
     let mut rules = Rules::new();
     records.iter().try_for_each(|r| rules.check(r))
 }
@@ -51,10 +51,7 @@ fn breaks(rule: &str, tamper: impl FnOnce(&mut Vec<Record>)) {
     let mut records = log();
     tamper(&mut records);
     let broken = checked(&records).expect_err("a rule is broken");
-    assert!(
-        broken.contains(&format!("rule `{rule}` was broken")),
-        "{broken}"
-    );
+    assert_eq!(broken.rule, rule, "{broken}");
 }
 
 /// The position of the record in which this is decided, and that of the action.

@@ -22,20 +22,31 @@ struct Sequence {
     now: Time,
 }
 
+/// Why a line, or what is to be one, is not the log's next record.
+#[derive(Debug, thiserror::Error)]
+enum NotNext {
+    #[error("it is not a record that this version of tarn knows ({0})")]
+    Unknown(serde_json::Error),
+    #[error("it is record {found} where record {due} is due")]
+    Number { found: u64, due: u64 },
+    #[error("its time {found} is before that of the record before, {before}")]
+    Time { found: Time, before: Time },
+}
+
 impl Sequence {
-    fn accept(&mut self, record: &Record) -> Result<(), String> {
+    fn accept(&mut self, record: &Record) -> Result<(), NotNext> {
         let (seq, now) = (record.seq, record.now);
         if seq != self.seq {
-            return Err(format!(
-                "it is record {seq} where record {} is due",
-                self.seq
-            ));
+            return Err(NotNext::Number {
+                found: seq,
+                due: self.seq,
+            });
         }
         if now < self.now {
-            return Err(format!(
-                "its time {now} is before that of the record before, {}",
-                self.now
-            ));
+            return Err(NotNext::Time {
+                found: now,
+                before: self.now,
+            });
         }
         *self = Self { seq: seq + 1, now };
         Ok(())
@@ -64,16 +75,16 @@ impl LogReader {
         };
         let parsed = serde_json::from_slice::<Record>(text);
         let checked = parsed
-            .map_err(|e| format!("it is not a record that this version of tarn knows ({e})"))
+            .map_err(NotNext::Unknown)
             .and_then(|record| self.check.accept(&record).map(|()| record));
         match checked {
             Ok(record) => Ok(Some(record)),
-            Err(what) => {
+            Err(why) => {
                 self.lines.stop();
                 Err(LineError::damaged(
                     self.lines.path(),
                     self.lines.line(),
-                    what,
+                    why.to_string(),
                 ))
             }
         }
@@ -193,12 +204,14 @@ impl LogWriter {
     }
 
     fn try_append(&mut self, records: &[Record]) -> io::Result<()> {
-        let invalid = |e: String| io::Error::new(io::ErrorKind::InvalidData, e);
+        let invalid = io::ErrorKind::InvalidData;
         let mut check = self.check;
         let mut lines = Vec::with_capacity(records.len());
         for record in records {
-            check.accept(record).map_err(invalid)?;
-            lines.push(serde_json::to_vec(record).map_err(|e| invalid(e.to_string()))?);
+            let accepted = check.accept(record);
+            accepted.map_err(|e| io::Error::new(invalid, e))?;
+            let line = serde_json::to_vec(record);
+            lines.push(line.map_err(|e| io::Error::new(invalid, e))?);
         }
         self.lines.append(lines.iter().map(Vec::as_slice))?;
         self.check = check;

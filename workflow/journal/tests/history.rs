@@ -285,7 +285,7 @@ fn what_a_lost_node_had_is_neither_there_nor_gone() {
         "it was told to go"
     );
     assert_eq!((h.losses[0].replicas, h.held(spot(0))), (2, 0));
-    assert_eq!(h.losses[0].alone[&mid().data], 50 + 4096);
+    assert_eq!(h.losses[0].alone[&part(1, 1).data], 50 + 4096);
 }
 
 #[test]

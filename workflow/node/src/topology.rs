@@ -24,7 +24,8 @@ pub fn sockets() -> Result<Vec<Socket>, String> {
     if !pretended && online.is_none_or(|o| o.trim().parse::<u32>().is_ok()) {
         return Ok(Vec::new());
     }
-    of_xml(&tarn_sys::hwloc::topology()?, &allowed()?)
+    let xml = tarn_sys::hwloc::topology().map_err(|e| e.to_string())?;
+    of_xml(&xml, &allowed()?)
 }
 
 /// Processors that this thread may run on.

@@ -256,14 +256,16 @@ pub enum At {
     Name(String),
 }
 
-impl TryFrom<Vec<Value>> for Point {
-    type Error = String;
+/// What is there instead of a point.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("a point is [x, y], [x, y, low, high] or [node, from, to], not {0}")]
+pub struct PointError(pub Value);
 
-    fn try_from(values: Vec<Value>) -> Result<Self, String> {
-        let wrong = || {
-            let text = Value::from(values.clone());
-            format!("a point is [x, y], [x, y, low, high] or [node, from, to], not {text}")
-        };
+impl TryFrom<Vec<Value>> for Point {
+    type Error = PointError;
+
+    fn try_from(values: Vec<Value>) -> Result<Self, PointError> {
+        let wrong = || PointError(Value::from(values.clone()));
         let (first, rest) = values.split_first().ok_or_else(wrong)?;
         let at = match first {
             Value::String(name) => At::Name(name.clone()),

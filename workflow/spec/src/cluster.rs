@@ -8,21 +8,34 @@ use crate::room::{Rooms, check_room};
 use crate::suggest::did_you_mean;
 use miette::SourceSpan;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use tarn_types::cluster::{Cluster, Node};
 use tarn_types::units::Bytes;
 use tarn_types::workflow::{Checkpoints, Role, Step};
+
+/// Why something cannot be done here, as the machine or the user's settings have it: for people, who alone can change that.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Inability(String);
+
+impl Inability {
+    /// What is missing.
+    pub fn new(why: impl Display) -> Self {
+        Self(why.to_string())
+    }
+}
 
 /// What a way of running can do.
 #[derive(Debug, Clone)]
 pub struct Abilities {
     /// Whether a step can run on several nodes; if not, why not.
-    pub multi_node: Result<(), String>,
+    pub multi_node: Result<(), Inability>,
     /// Whether the nodes of a step can have one namespace; if not, why not.
-    pub shared: Result<(), String>,
+    pub shared: Result<(), Inability>,
     /// Whether images of a step's processes can be taken; if not, why not.
-    pub images: Result<(), String>,
+    pub images: Result<(), Inability>,
     /// Whether a dataset can be encrypted; if not, why not.
-    pub encryption: Result<(), String>,
+    pub encryption: Result<(), Inability>,
 }
 
 /// Checks that a cluster can run the workflow: nodes, cores, memory, GPUs, tiers, room where it is certain that there
@@ -139,7 +152,7 @@ pub fn check_site(parsed: &Parsed) -> Result<(), Rejected> {
 const NO_SIZE: &str = "a job writes it to memory, and its size is not stated";
 const SAY_SIZE: &str = "add `size`, the most that its job writes";
 
-fn no_encryption(dataset: &str, why: &str, at: SourceSpan) -> Finding {
+fn no_encryption(dataset: &str, why: impl Display, at: SourceSpan) -> Finding {
     Finding::error(
         Code::NoEncryption,
         format!("dataset {} cannot be encrypted: {why}", quoted(dataset)),

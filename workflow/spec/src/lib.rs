@@ -35,7 +35,7 @@ mod unset;
 mod variables;
 mod versions;
 
-pub use cluster::{Abilities, check_cluster, check_site};
+pub use cluster::{Abilities, Inability, check_cluster, check_site};
 pub use code::code_hash;
 pub use diag::{Code, Finding, MAX_FINDINGS, Note, Rejected};
 pub use jobs::{StepJob, step_jobs};

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
 use tarn_types::bounds;
 use tarn_types::object::{self, ObjectUrl};
-use tarn_types::units::{Nanos, parse_size, parse_time};
+use tarn_types::units::{Nanos, UnitError, parse_size, parse_time};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -246,14 +246,14 @@ impl<'d> Section<'d> {
         let hint = "sizes are a number and a unit, such as \"400 GiB\"; units: B, kB, MB, GB, TB, PB (powers of 1000), \
                     KiB, MiB, GiB, TiB, PiB (powers of 1024)";
         self.quantity(out, key, "\"400 GiB\"", "a size", hint, |text| {
-            parse_size(text).map_err(|e| e.to_string())
+            parse_size(text)
         })
     }
 
     /// A length of time above 0.
     pub(crate) fn time(&self, out: &mut Findings, key: &str) -> Option<Located<Nanos>> {
         self.quantity(out, key, "\"10m\"", "a duration", TIME_HINT, |text| {
-            parse_time(text).map_err(|e| e.to_string())
+            parse_time(text)
         })
     }
 
@@ -265,7 +265,7 @@ impl<'d> Section<'d> {
         example: &str,
         noun: &str,
         hint: &str,
-        parse: impl Fn(&str) -> Result<u64, String>,
+        parse: impl Fn(&str) -> Result<u64, UnitError>,
     ) -> Option<Located<u64>> {
         let value = self.get(key)?;
         let Some(text) = value.get_ref().as_str() else {
@@ -287,7 +287,7 @@ impl<'d> Section<'d> {
                 Code::BadUnit,
                 format!("`{key}` of {} is not {noun}", self.what),
             )
-            .at(place(value), shorten(&why))
+            .at(place(value), shorten(&why.to_string()))
             .help(hint),
         };
         out.add(problem);
@@ -323,7 +323,7 @@ impl<'d> Section<'d> {
                 };
                 // A line that may have a key in it is not shown.
                 out.add(match object::shown(Path::new(&text.value)) == text.value {
-                    true => finding(what).at(text.span, why),
+                    true => finding(what).at(text.span, why.to_string()),
                     false => finding(format!("{what}: {why}")),
                 });
                 None

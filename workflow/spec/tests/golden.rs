@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tarn_spec::{
-    Abilities, Code, Parsed, Rejected, Script, check_cluster, check_site, parse, parse_scripts,
+    Abilities, Code, Inability, Parsed, Rejected, Script, check_cluster, check_site, parse,
+    parse_scripts,
 };
 use tarn_types::cluster::{Cluster, Host, Link, Node, Tier};
 
@@ -114,19 +115,19 @@ fn output(name: &str, path: &Path) -> String {
     };
     if name.starts_with("cluster_") {
         let multi_node = match name {
-            "cluster_no_multi_node" => Err("user namespaces are not allowed here".to_owned()),
+            "cluster_no_multi_node" => Err(Inability::new("user namespaces are not allowed here")),
             _ => Ok(()),
         };
         let shared = match name {
-            "cluster_no_shared" => Err("node1: there is no glusterfsd".to_owned()),
+            "cluster_no_shared" => Err(Inability::new("node1: there is no glusterfsd")),
             _ => Ok(()),
         };
         let images = match name {
-            "cluster_no_images" => Err("there is no criu".to_owned()),
+            "cluster_no_images" => Err(Inability::new("there is no criu")),
             _ => Ok(()),
         };
         let encryption = match name {
-            "cluster_no_encryption" => Err("the user has no key".to_owned()),
+            "cluster_no_encryption" => Err(Inability::new("the user has no key")),
             _ => Ok(()),
         };
         let abilities = Abilities {

@@ -214,7 +214,7 @@ impl Does {
         let node = self.node();
         let device = match &self.profile {
             Some(profile) => {
-                let profile = Profile::named(profile).map_err(anyhow::Error::msg)?;
+                let profile = Profile::named(profile)?;
                 Device::shared(profile, &node.join("meet/nvram"))?
             }
             None => Device::new(Profile::none()),

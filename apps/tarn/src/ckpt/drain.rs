@@ -58,7 +58,7 @@ pub(super) fn drain(globals: &Globals, args: &DrainArgs) -> CliResult {
     for held in run.arenas() {
         match held {
             Ok(held) => arenas.push(held),
-            Err(why) => say!("warning: {}", printable(why.as_bytes())),
+            Err(why) => say!("warning: {}", printable(why.to_string().as_bytes())),
         }
     }
     let owners: BTreeSet<u32> = arenas.iter().map(|held| held.owner).collect();

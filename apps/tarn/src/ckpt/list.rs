@@ -50,7 +50,7 @@ pub(super) fn ls(
         let mut is_readable = true;
         let mut versions = run.versions(&mut |why| {
             is_readable = false;
-            say!("warning: {}", super::printable(why.as_bytes()));
+            say!("warning: {}", super::printable(why.to_string().as_bytes()));
         });
         if let Some(external) = external {
             run.add_flushed(external, &mut versions)

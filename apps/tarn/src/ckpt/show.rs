@@ -24,7 +24,7 @@ pub(super) fn show(
     for held in run.arenas() {
         match held {
             Ok(held) => arenas.push(held),
-            Err(why) => say!("warning: {}", printable(why.as_bytes())),
+            Err(why) => say!("warning: {}", printable(why.to_string().as_bytes())),
         }
     }
     let all = || {

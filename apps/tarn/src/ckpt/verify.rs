@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use tarn_checkpoint::version_catalog::Unreadable;
 use tarn_checkpoint_core::arena::Version;
 use tarn_checkpoint_core::manifest::CHUNK;
 use tarn_checkpoint_core::{Level, Piece, Place as Lies, VersionId};
@@ -119,7 +120,7 @@ pub(super) fn verify(
             Ok(held) => held,
             Err(why) => {
                 whole = false;
-                unreadable(globals, &run, &why)?;
+                unreadable(globals, &run, &why.to_string())?;
                 continue;
             }
         };
@@ -134,7 +135,7 @@ pub(super) fn verify(
                 Ok(None) => continue,
                 Err(why) => {
                     whole = false;
-                    unreadable(globals, &run, &why)?;
+                    unreadable(globals, &run, &why.to_string())?;
                     continue;
                 }
             };
@@ -178,8 +179,21 @@ fn unreadable(globals: &Globals, run: &Run<'_>, why: &str) -> CliResult<()> {
     }
 }
 
+/// Why a rank's version could not be verified.
+#[derive(Debug, thiserror::Error)]
+enum Unverified {
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    #[error(
+        "{}: version {} changes faster than it is read; verify it when the program has ended",
+        .path.display(),
+        named(*version)
+    )]
+    Changing { path: PathBuf, version: VersionId },
+}
+
 /// Reads a rank's version, again if it was changed meanwhile; none if it is no longer kept.
-fn examine(run: &Run<'_>, path: &Path, id: VersionId) -> Result<Option<Found>, String> {
+fn examine(run: &Run<'_>, path: &Path, id: VersionId) -> Result<Option<Found>, Unverified> {
     for _ in 0..TRIES {
         let held = Held::open(path.to_owned())?;
         let Some(version) = held.arena.versions().iter().find(|v| v.id == id) else {
@@ -198,11 +212,10 @@ fn examine(run: &Run<'_>, path: &Path, id: VersionId) -> Result<Option<Found>, S
             return Ok(Some(found));
         }
     }
-    Err(format!(
-        "{}: version {} changes faster than it is read; verify it when the program has ended",
-        path.display(),
-        named(id)
-    ))
+    Err(Unverified::Changing {
+        path: path.to_owned(),
+        version: id,
+    })
 }
 
 impl Found {

@@ -97,8 +97,9 @@ impl Decide<'_> {
         }
         if self.state.note_all_listed() {
             match self.state.empty_foreach() {
-                Some(message) => {
+                Some(why) => {
                     let about = Subject::Run;
+                    let message = why.to_string();
                     self.emit(Do::Note { about }, Reason::Failed { message });
                 }
                 None => self.refuse_what_never_fits(),

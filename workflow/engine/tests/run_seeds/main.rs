@@ -150,7 +150,9 @@ fn play(engine: &mut Engine, sim: Simulation, before: &[Record], first: Event, s
     );
     Played {
         records: journal.0,
-        ended: broken.and(driven.map_err(|e| e.to_string())),
+        ended: broken
+            .map_err(|e| e.to_string())
+            .and(driven.map_err(|e| e.to_string())),
     }
 }
 

@@ -91,8 +91,7 @@ impl<'d> Section<'d> {
     pub(crate) fn rate(&self, out: &mut Findings, key: &str) -> u64 {
         let hint =
             "rates are a size and `/s`, such as \"2 GB/s\"; without the key there is no limit";
-        let read = |text: &str| parse_rate(text).map_err(|e| e.to_string());
-        self.quantity(out, key, "\"2 GB/s\"", "a rate", hint, read)
+        self.quantity(out, key, "\"2 GB/s\"", "a rate", hint, parse_rate)
             .map_or(0, |r| r.value)
     }
 

@@ -38,7 +38,8 @@ impl Store {
         let home = tarn_sys::users::home(self.user).ok().flatten();
         let nobody = || refused(format!("user {} has no home on this node", self.user));
         let client = Client::of_home(home.ok_or_else(nobody)?, self.object_endpoint.clone());
-        let known = at.and_then(|at| client.knows(&at));
+        let at = at.map_err(|why| refused(why.to_string()))?;
+        let known = client.knows(&at);
         known.map_err(refused)?;
         Ok(Trees::new().with_store(client.shared()))
     }
