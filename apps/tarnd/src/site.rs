@@ -227,6 +227,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
             }
             Err(e) => {
                 tracing::warn!("nobody can be accepted now: {e}");
+                std::thread::sleep(Duration::from_millis(200));
                 continue;
             }
         };

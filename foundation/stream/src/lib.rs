@@ -15,4 +15,4 @@ mod wire;
 pub use handshake::{Key, Outcome, Says, Secret, Session, accept, connect, random};
 pub use messages::{Receiver, Sender, Wait, messages};
 pub use pending::{PendingConnection, PendingConnections};
-pub use wire::{End, Incoming, Outgoing, Wire, halves, read_exact_at};
+pub use wire::{End, Incoming, Outgoing, Wire, halves, keep_alive, read_exact_at};

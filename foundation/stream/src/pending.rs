@@ -16,6 +16,8 @@ struct All {
     most: usize,
     most_of_one: usize,
     next: u64,
+    /// Those that were sent away and whose threads have not ended count as well.
+    living: usize,
     open: BTreeMap<u64, (IpAddr, TcpStream)>,
 }
 
@@ -41,6 +43,7 @@ impl PendingConnections {
             most,
             most_of_one,
             next: 0,
+            living: 0,
             open: BTreeMap::new(),
         })))
     }
@@ -52,7 +55,7 @@ impl PendingConnections {
     /// A place for a connection. Who had to go for it, if anybody.
     ///
     /// # Errors
-    /// When there is no descriptor for it.
+    /// When there is no descriptor for it, or as many as have a place were sent away and have not ended yet.
     pub fn admit(
         &self,
         stream: &TcpStream,
@@ -60,6 +63,10 @@ impl PendingConnections {
     ) -> std::io::Result<(PendingConnection, Option<IpAddr>)> {
         let (closer, from) = (stream.try_clone()?, whose(from));
         let mut all = self.all();
+        if all.living >= all.most.saturating_mul(2) {
+            let text = "too many connections that have not proven who they are still end";
+            return Err(std::io::Error::other(text));
+        }
         let own = all.open.iter().filter(|(_, (ip, _))| *ip == from);
         let (count, oldest) = (own.clone().count(), own.map(|(n, _)| *n).next());
         let goes = match () {
@@ -72,6 +79,7 @@ impl PendingConnections {
         let gone = goes.and_then(|number| all.open.remove(&number));
         let number = all.next;
         all.next += 1;
+        all.living += 1;
         all.open.insert(number, (from, closer));
         drop(all);
         // Its thread ends by that.
@@ -85,7 +93,9 @@ impl PendingConnections {
 
 impl Drop for PendingConnection {
     fn drop(&mut self) {
-        self.0.all().open.remove(&self.1);
+        let mut all = self.0.all();
+        all.open.remove(&self.1);
+        all.living -= 1;
     }
 }
 
@@ -123,6 +133,14 @@ mod tests {
         assert_eq!(first.read(&mut [0]).unwrap(), 0);
         quiet.set_nonblocking(true).unwrap();
         assert!(quiet.read(&mut [0]).is_err());
+        // Who was sent away has a place until it ends.
+        let mut more = 0;
+        while let Ok(admitted) = pending.admit(&far, crowd) {
+            places.push(admitted);
+            more += 1;
+            assert!(more < 200);
+        }
+        assert_eq!(places.len() + 1, 2 * 64);
         places.clear();
         assert_eq!(pending.all().open.len(), 1);
     }

@@ -5,10 +5,11 @@ use crate::records::{LENGTH, MAX_RECORD, OVERHEAD, RecordError, Records};
 use rustix::fd::AsFd;
 use rustix::fs::sendfile;
 use rustix::io::{Errno, pread};
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendFlags, send, sockopt};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::ops::{Deref, Range};
+use std::time::Duration;
 use tarn_types::stream::StreamKeys;
 
 /// Sealed bytes that are read, or gathered before they are sent.
@@ -347,6 +348,17 @@ impl<S: Deref<Target = TcpStream>> Outgoing<S> {
         }
         Ok(())
     }
+}
+
+/// From now on an end that is gone without a word is noticed within half a minute, however long nothing is to be said.
+///
+/// # Errors
+/// What the system says.
+pub fn keep_alive(socket: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
 /// Fills `to` from a place of a file.

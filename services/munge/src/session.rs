@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_proto::site::{FrameError, MAX_FRAME, decode, encode};
-use tarn_stream::{End, Receiver, Sender, Wait, messages};
+use tarn_stream::{End, Receiver, Sender, Wait, keep_alive, messages};
 use tarn_types::stream::StreamKeys;
 
 /// What a node says first: who does not hear it has reached something else.
@@ -202,6 +202,7 @@ impl Payload {
 /// Both directions of a session whose key is fresh, and known to its ends alone.
 fn halves(stream: TcpStream, key: &Secret, end: End) -> Result<(Reader, Writer), SessionError> {
     stream.set_write_timeout(Some(TIMEOUT))?;
+    keep_alive(&stream)?;
     let keys = StreamKeys {
         secret: *key.bytes(),
         to_server: 0,

@@ -197,7 +197,7 @@ impl<'a> Answering<'a> {
             let why = "a request before the stream was given over";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        far::keep_alive(self.socket())?;
+        tarn_stream::keep_alive(self.socket())?;
         let rma = self.shared.way.rma().filter(|_| !self.answers.is_sealed());
         let mut target = make(self.socket())?;
         let (requests, answers) = (self.requests.get_mut(), &mut self.answers);

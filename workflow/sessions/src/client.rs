@@ -353,6 +353,10 @@ fn try_open(
                 });
             }
             Some(Frame::Refused(why)) => return Err(Failed::Refused(why)),
+            // It ends in this moment.
+            Some(Frame::Piece(Kind::News, _)) => {
+                return Err(Failed::Cut("its tarnd ends".into()));
+            }
             _ => {
                 let why = "it sent another message than its name";
                 return Err(Failed::Unreachable(why.into()));

@@ -50,7 +50,7 @@ pub(crate) enum Kind {
     Request,
     /// With the number of its request.
     Answer,
-    /// What the server says unasked: 0.
+    /// What the server says unasked, from 0.
     News,
     /// What the client tells, from 1.
     Told,

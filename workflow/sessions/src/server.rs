@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -56,12 +56,17 @@ pub trait Talk: Send + Sync + 'static {
 
 /// Says what happened without having been asked.
 #[derive(Clone)]
-pub struct News(SyncSender<Frame>);
+pub struct News {
+    said: SyncSender<Frame>,
+    /// The number of the next: pieces of two that are sent at once are kept apart by it.
+    next: Arc<AtomicU64>,
+}
 
 impl News {
     /// Sends; blocks while the client is slower than what happens. False if it has gone.
     pub fn send(&self, content: Vec<u8>) -> bool {
-        frames(Kind::News, 0, content).all(|f| self.0.send(f).is_ok())
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        frames(Kind::News, number, content).all(|f| self.said.send(f).is_ok())
     }
 }
 
@@ -230,7 +235,11 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
         let _ = closer.shutdown(Shutdown::Both);
     });
     writing.map_err(io::Error::other)?;
-    let opened = shared.welcome(&hello, News(said.clone()));
+    let news = News {
+        said: said.clone(),
+        next: Arc::default(),
+    };
+    let opened = shared.welcome(&hello, news);
     let welcomed = opened.and_then(|(about, talk)| {
         let ending = Arc::new(Ending::new(Arc::clone(incoming.socket())));
         let there = shared.take_place(&ending)?;

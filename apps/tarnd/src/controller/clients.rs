@@ -30,6 +30,8 @@ const MAX_OF_USER: usize = 16;
 const MAX_ASK: usize = 1 << 20;
 /// How long a client may take to say what it wants.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// After somebody could not be accepted.
+const PAUSE: Duration = Duration::from_millis(200);
 /// How often it is looked whether a client that waits is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -104,7 +106,7 @@ fn accepted<T>(result: io::Result<T>) -> Option<T> {
     result
         .inspect_err(|e| {
             tracing::warn!("nobody can be accepted now: {e}");
-            std::thread::sleep(Duration::from_millis(200));
+            std::thread::sleep(PAUSE);
         })
         .ok()
 }
@@ -197,6 +199,7 @@ fn meet(
         Ok((stranger, _)) => stranger,
         Err(e) => {
             tracing::warn!("nobody can be accepted now: {e}");
+            std::thread::sleep(PAUSE);
             return;
         }
     };
@@ -262,7 +265,13 @@ fn converse_far(
     };
     let stream = Arc::clone(reader.socket());
     stream.set_read_timeout(Some(Duration::from_millis(1)))?;
-    let is_gone = || matches!(stream.peek(&mut [0]), Ok(0));
+    let is_gone = || match stream.peek(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(e) => !matches!(
+            e.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+        ),
+    };
     match answer(listener, asker, ask, is_gone) {
         Some(said) => writer.send(&said),
         None => Ok(()),

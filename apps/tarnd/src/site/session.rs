@@ -31,6 +31,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
         Err(why) => {
             site.audit
                 .refused(None, "session", &format!("{from}: {why:#}"));
+            let _ = reader.socket().shutdown(Shutdown::Both);
             return;
         }
     };
@@ -44,6 +45,7 @@ pub(super) fn serve(site: &Site, halves: (Reader, Writer), secrets: &Secrets, fr
             let _ = closer.shutdown(Shutdown::Both);
         });
         if spawned.is_err() {
+            let _ = reader.socket().shutdown(Shutdown::Both);
             return;
         }
         let why = loop {

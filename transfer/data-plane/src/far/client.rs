@@ -1,6 +1,6 @@
 //! The node that uses it.
 
-use super::{keep_alive, result};
+use super::result;
 use crate::rma::{Lane, Way};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tarn_proto::storage::{Answer, Ask, MAX_PIECE, Offer, Verb};
 use tarn_ring::{Failure, Span, Started, Storage, Ticket};
-use tarn_stream::Wire;
+use tarn_stream::{Wire, keep_alive};
 
 /// Bytes of requests that are made ready to be sent.
 const OUT: usize = 1 << 20;
