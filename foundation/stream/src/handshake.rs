@@ -183,7 +183,10 @@ pub fn random() -> io::Result<[u8; KEY_BYTES]> {
 }
 
 /// Reads all of `out` before `until`.
-fn read(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()> {
+///
+/// # Errors
+/// `TimedOut`, `UnexpectedEof`, and what the system says.
+pub fn read_until(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()> {
     let mut have = 0;
     while have < out.len() {
         let left = until.saturating_duration_since(Instant::now());
@@ -215,7 +218,7 @@ pub fn accept(
 ) -> io::Result<Option<(RunId, Session)>> {
     let until = Instant::now() + HANDSHAKE;
     let mut first = [0; Hello::BYTES];
-    read(stream, &mut first, until)?;
+    read_until(stream, &mut first, until)?;
     let hello = Hello::decode(&first).map_err(invalid)?;
     let Some(key) = key_of(&hello.run) else {
         // A proof of nothing: who has another key knows at once, and does not come again as one that was crowded out.
@@ -242,7 +245,7 @@ pub fn accept(
         return Ok(None);
     }
     let mut theirs = [0; KEY_BYTES];
-    read(stream, &mut theirs, until)?;
+    read_until(stream, &mut theirs, until)?;
     // Compared in constant time.
     proof(&key, b"client", &[&first, &second, &ours])?
         .verify_slice(&theirs)
@@ -283,8 +286,8 @@ pub fn connect(mut stream: &TcpStream, sealed: bool, run: RunId, key: &Key) -> i
     let first = hello.encode();
     stream.write_all(&first)?;
     let (mut second, mut theirs) = ([0; Welcome::BYTES], [0; KEY_BYTES]);
-    read(stream, &mut second, until)?;
-    read(stream, &mut theirs, until)?;
+    read_until(stream, &mut second, until)?;
+    read_until(stream, &mut theirs, until)?;
     let welcome = Welcome::decode(&second).map_err(invalid)?;
     proof(key, b"server", &[&first, &second])?
         .verify_slice(&theirs)
@@ -295,7 +298,7 @@ pub fn connect(mut stream: &TcpStream, sealed: bool, run: RunId, key: &Key) -> i
     let ours = proof(key, b"client", &[&first, &second, &theirs])?;
     stream.write_all(&ours.finalize().into_bytes())?;
     let mut last = [0; 1];
-    read(stream, &mut last, until)?;
+    read_until(stream, &mut last, until)?;
     match Verdict::decode(last).map_err(invalid)? {
         Verdict::Busy => Ok(Outcome::Busy),
         Verdict::Ready => {

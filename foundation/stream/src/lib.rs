@@ -1,7 +1,7 @@
 //! L1: streams between hosts: both ends prove that they know a key, and what goes over a stream is sealed, or in clear where content proves
 //! itself. docs/internals/streams.md.
 //!
-//! [`connect`] and [`accept`] begin one by a key that both have; whoever shares a fresh key by other means (munge) has
+//! [`connect`] and [`accept`] begin one by a key that both have; two ends that share a fresh key by other means (munge) have
 //! [`StreamKeys`](tarn_types::stream::StreamKeys) at once. A [`Wire`] is bytes, [`messages`] are messages; [`PendingConnections`] bounds those who
 //! have not proven anything.
 
@@ -12,7 +12,7 @@ mod pending;
 pub mod records;
 mod wire;
 
-pub use handshake::{Key, Outcome, Says, Secret, Session, accept, connect, random};
+pub use handshake::{Key, Outcome, Says, Secret, Session, accept, connect, random, read_until};
 pub use messages::{Receiver, Sender, Wait, messages};
 pub use pending::{PendingConnection, PendingConnections};
 pub use wire::{End, Incoming, Outgoing, Wire, halves, keep_alive, read_exact_at};

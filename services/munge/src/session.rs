@@ -4,12 +4,12 @@ use crate::credential::{Identity, MAX_CREDENTIAL, Munge, MungeError};
 use crate::{KEY_BYTES, Secret};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tarn_proto::site::{FrameError, MAX_FRAME, decode, encode};
-use tarn_stream::{End, Receiver, Sender, Wait, keep_alive, messages};
+use tarn_stream::{End, Receiver, Sender, Wait, keep_alive, messages, read_until};
 use tarn_types::stream::StreamKeys;
 
 /// What a node says first: who does not hear it has reached something else.
@@ -57,13 +57,13 @@ pub fn open(
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
     let mut magic = [0; MAGIC.len()];
-    read(&stream, &mut magic, until)?;
+    read_until(&stream, &mut magic, until)?;
     if magic != *MAGIC {
         let text = "whoever listens there is no tarnd of a site";
         return Err(SessionError::Broken(text.into()));
     }
     let mut nonce = [0; KEY_BYTES];
-    read(&stream, &mut nonce, until)?;
+    read_until(&stream, &mut nonce, until)?;
     let key = Secret::random()?;
     let payload = Payload {
         nonce,
@@ -123,14 +123,14 @@ fn proven(
     let mut writer = stream;
     writer.write_all(&[MAGIC, &nonce.bytes()[..]].concat())?;
     let mut length = [0; 4];
-    read(stream, &mut length, began + SILENCE)?;
+    read_until(stream, &mut length, began + SILENCE)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_CREDENTIAL {
         let text = "a credential that is too long to be one";
         return Err(SessionError::Broken(text.into()));
     }
     let mut credential = vec![0; length];
-    read(stream, &mut credential, until)?;
+    read_until(stream, &mut credential, until)?;
     let (identity, payload) = munge.decode(&credential)?;
     let payload = Payload::unpack(&payload).ok_or_else(|| {
         let text = "a credential that was made for something else, or by another release of tarn: use the same one on all hosts";
@@ -262,27 +262,4 @@ impl Writer {
         // The stream has a length of its own.
         Ok(self.0.send(&[&frame[4..]])?)
     }
-}
-
-/// Reads all of `out` before `until`.
-fn read(mut stream: &TcpStream, out: &mut [u8], until: Instant) -> io::Result<()> {
-    let mut have = 0;
-    while have < out.len() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut out[have..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => have += n,
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }

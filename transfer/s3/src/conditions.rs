@@ -165,7 +165,7 @@ impl Client {
             sender.conditions.record(request, name, Support::Accepted);
             return None;
         }
-        // Whoever is the first to say so tries it.
+        // The first thread to say so tries it.
         if !sender.conditions.record(request, name, Support::Probed) {
             return None;
         }

@@ -61,7 +61,7 @@ impl Shared {
     /// Ends the session: nobody waits for an answer any more.
     fn end(&self, why: String) {
         let _ = self.over.set(why);
-        // Whoever reads, writes, or waits to write, is let go; the node hears of it by the end of what is sent.
+        // Threads that read, write, or wait to write, return; the node hears of it by the end of what is sent.
         let _ = self.socket.shutdown(Shutdown::Both);
         self.waiting().clear();
         // Locked in between, so that nobody who has just looked begins to wait after this.

@@ -109,7 +109,7 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Control
 }
 
 /// Writes what waits to be said, and a heartbeat where nothing does, until the end was said, nobody can say anything any more, or the
-/// other end takes nothing: the error, then. What waits is dropped, and whoever still wants to say something hears so.
+/// other end takes nothing: the error, then. What waits is dropped, and later senders get an error.
 fn write_all(
     mut sender: Sender,
     said: Receiver<Frame>,

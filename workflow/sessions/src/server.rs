@@ -219,7 +219,7 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
     let Some((_, session)) = accept(&socket, true, key_of, admit)? else {
         return Ok(());
     };
-    // It is no stranger any more.
+    // It has proven who it is.
     drop(place);
     let keys = session.keys.ok_or(io::ErrorKind::InvalidData)?;
     let (mut incoming, outgoing) = messages(socket, &keys, End::Server)?;
@@ -230,7 +230,7 @@ fn serve(socket: TcpStream, place: PendingConnection, shared: &Shared) -> io::Re
     let (said, queued) = sync_channel(QUEUE);
     let (heartbeat, closer) = (shared.timeouts.heartbeat, Arc::clone(incoming.socket()));
     let writing = start("tarn-says", move || {
-        // Whoever reads finds the end.
+        // The reading thread finds the end.
         let _ = write_all(outgoing, queued, heartbeat);
         let _ = closer.shutdown(Shutdown::Both);
     });

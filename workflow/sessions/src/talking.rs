@@ -40,7 +40,7 @@ impl Ending {
     fn over(&self, why: Option<&'static str>) {
         lock(&self.state).over.get_or_insert(why);
         self.changed.notify_all();
-        // Whoever reads is let go.
+        // The reading thread returns.
         let _ = self.socket.shutdown(Shutdown::Read);
     }
 

@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(receive(&inbox, piece(7, number, text)), Ok(()));
         }
         assert_eq!(all(&received), ["a", "b", "c"]);
-        // The sender has begun anew; what is late of its former time is not taken.
+        // The sender has started again; what is late of its former time is not taken.
         assert_eq!(receive(&inbox, piece(8, 1, "d")), Ok(()));
         assert_eq!(receive(&inbox, piece(7, 6, "x")), Err(Code::Denied));
         assert_eq!(receive(&inbox, piece(8, 1, "d")), Ok(()));

@@ -171,7 +171,7 @@ impl StepSender {
         lock(&self.0.marks).remove(&step);
     }
 
-    /// The world ends: nothing is sent any more, and whoever waits to send goes on.
+    /// The world ends: nothing is sent any more, and a waiting sender returns.
     pub(super) fn end(&self) {
         let control = &self.0.control;
         control.cancel.store(true, Ordering::Relaxed);
