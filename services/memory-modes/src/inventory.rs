@@ -1,26 +1,11 @@
 //! All that is known of a node's memory, and the mode that follows from it.
 
-use crate::ipmctl::{Dram, GoalPart, Module, Platform};
+use crate::ipmctl::{Dram, GoalPart, Module, Platform, Resources};
 use crate::kernel::{Numa, Use};
 use crate::mode::{Mode, Present};
 use crate::ndctl::{Dax, Memdev, Namespace, Region};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Capacities of the whole node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Resources {
-    /// Bytes of modules that are memory.
-    pub memory: u64,
-    /// Bytes of modules that are a persistent store.
-    pub app_direct: u64,
-    /// Bytes of DRAM that cache modules.
-    pub cache: u64,
-    /// Bytes of DRAM; 0 where ipmctl does not say.
-    pub dram: u64,
-    /// Bytes of modules.
-    pub modules: u64,
-}
 
 /// A tool, and what came of asking it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,10 +1,24 @@
 //! What `ipmctl show` says of modules, of all DIMMs, of capacities, of the platform, and of a goal that waits for a reboot.
 
 use crate::Garbled;
-use crate::inventory::Resources;
 use crate::mode::Mode;
 use crate::records::{Record, number, records};
 use serde::Serialize;
+
+/// Capacities of the whole node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Resources {
+    /// Bytes of modules that are memory.
+    pub memory: u64,
+    /// Bytes of modules that are a persistent store.
+    pub app_direct: u64,
+    /// Bytes of DRAM that cache modules.
+    pub cache: u64,
+    /// Bytes of DRAM; 0 where ipmctl does not say.
+    pub dram: u64,
+    /// Bytes of modules.
+    pub modules: u64,
+}
 
 /// A persistent memory module.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

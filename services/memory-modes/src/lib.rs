@@ -16,9 +16,10 @@ mod population;
 mod records;
 mod size;
 
-pub use inventory::{Inventory, Resources, SocketMode, Tool, ToolState};
+pub use inventory::{Inventory, SocketMode, Tool, ToolState};
 pub use ipmctl::{
-    Dram, GoalPart, Module, NotOffered, Platform, dimms, goal, platform, resources, topology,
+    Dram, GoalPart, Module, NotOffered, Platform, Resources, dimms, goal, platform, resources,
+    topology,
 };
 pub use island::island;
 pub use kernel::{Mount, Numa, Use, UseKind, mounts, numa_memory, swaps};

@@ -188,15 +188,7 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
     let mut plan = Plan::new(present.to_string(), mode.to_string());
     plan.pending = pending.map(|p| p.to_string());
     plan.after = Some(Capacity::of(inventory, mode));
-    for (tool, use_of_it) in [("ipmctl", "modules"), ("ndctl", "namespaces")] {
-        match inventory.tool(tool) {
-            Some(ToolState::Answered) => {}
-            Some(ToolState::Failed { why }) => plan.refuse(format!("{tool} cannot report {use_of_it}: {why}")),
-            Some(ToolState::Missing) | None => plan.refuse(format!(
-                "{tool} is missing, and without it nothing is known of {use_of_it}: install the package {tool}"
-            )),
-        }
-    }
+    require_tools(inventory, &mut plan);
     if !plan.refusals.is_empty() {
         return plan;
     }
@@ -205,24 +197,17 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
         return plan;
     }
     let target = Present::Is(mode);
-    match pending {
-        Some(waits) if waits == target => {
-            plan.done = true;
-            plan.reboot = true;
-            plan.seconds = REBOOT_SECONDS;
-            plan.notes
-                .push(format!("{mode} is asked for already: a reboot makes it so"));
+    if let Some(pending) = pending {
+        if pending == target {
+            await_reboot(mode, &mut plan);
             return plan;
         }
-        Some(waits) => {
-            plan.run(
-                GOAL_SECONDS,
-                "ipmctl",
-                &["delete", "-goal"],
-                format!("a goal that waits for a reboot asks for {waits}"),
-            );
-        }
-        None => {}
+        plan.run(
+            GOAL_SECONDS,
+            "ipmctl",
+            &["delete", "-goal"],
+            format!("a goal that waits for a reboot asks for {pending}"),
+        );
     }
     if present == target {
         if mode.persistent() {
@@ -235,6 +220,35 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
     for namespace in inventory.namespaces.iter().filter(|n| n.on_modules()) {
         remove_namespace(inventory, ask, namespace, &mut plan);
     }
+    create_goal(mode, &mut plan);
+    note_losses(present, mode, &mut plan);
+    plan
+}
+
+/// Refuses the change where a tool that knows the modules or their namespaces does not answer.
+fn require_tools(inventory: &Inventory, plan: &mut Plan) {
+    for (tool, use_of_it) in [("ipmctl", "modules"), ("ndctl", "namespaces")] {
+        match inventory.tool(tool) {
+            Some(ToolState::Answered) => {}
+            Some(ToolState::Failed { why }) => plan.refuse(format!("{tool} cannot report {use_of_it}: {why}")),
+            Some(ToolState::Missing) | None => plan.refuse(format!(
+                "{tool} is missing, and without it nothing is known of {use_of_it}: install the package {tool}"
+            )),
+        }
+    }
+}
+
+/// An earlier change has written the goal: only the reboot is missing.
+fn await_reboot(mode: Mode, plan: &mut Plan) {
+    plan.done = true;
+    plan.reboot = true;
+    plan.seconds = REBOOT_SECONDS;
+    plan.notes
+        .push(format!("{mode} is asked for already: a reboot makes it so"));
+}
+
+/// Adds the command that writes the goal for the next reboot.
+fn create_goal(mode: Mode, plan: &mut Plan) {
     let memory = format!("MemoryMode={}", mode.memory_share());
     let args: &[&str] = match mode {
         Mode::OneLevel => &["create", "-f", "-goal", "PersistentMemoryType=AppDirect"],
@@ -255,6 +269,10 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
     );
     plan.reboot = true;
     plan.seconds = plan.seconds.saturating_add(REBOOT_SECONDS);
+}
+
+/// Notes what data the change itself loses, or the new mode will.
+fn note_losses(present: Present, mode: Mode, plan: &mut Plan) {
     if mode == Mode::TwoLevel {
         let text =
             "in 2LM nothing on the modules is persistent: what they hold is gone with the power";
@@ -264,7 +282,6 @@ fn modules(inventory: &Inventory, ask: &Ask, mode: Mode) -> Plan {
         plan.notes
             .push("what regions hold beside namespaces is lost too".into());
     }
-    plan
 }
 
 impl Present {
