@@ -1,119 +1,25 @@
 //! The state, and what happens to it.
 
-use crate::again::Again;
-use crate::fair::{Queues, Rank};
-use crate::job::Job;
+use crate::fair::Queues;
+use crate::job::Jobs;
 use crate::kept::{Kept, Outcomes};
-use crate::recover::Record;
-use crate::room::Space;
+use crate::record::Record;
+use crate::slots::Slots;
+use crate::space::{Settled, Space};
+use crate::task::{ID_BITS, Phase, Submitted, Task};
 use crate::{
     Action, Answer, Config, Event, Finish, MAX_TASKS, MAX_USER_TASKS, STOPPING, Size, deadline_at,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{
-    CancelResult, Code, End, JobId, Kind, Outcome, Place, Refusal, State, Status, TaskId, TaskSpec,
-    Uid,
+    CancelResult, Code, End, JobId, Kind, Outcome, Refusal, State, Status, TaskId, TaskSpec, Uid,
 };
 use tarn_types::units::{Nanos, SECOND, Time};
 
-/// Ids of one start of tarnd; the bits above count the starts.
-pub(crate) const ID_BITS: u32 = 40;
 /// Tasks before one in its queue are counted so far.
 const MAX_AHEAD: usize = 1000;
 /// Between these lies what a full queue is told to wait.
 const RETRY: (Nanos, Nanos) = (SECOND / 1000, SECOND);
-
-/// Where a task stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// For others.
-    Waiting,
-    /// In its user's queue.
-    Ready,
-    /// It has its slots, and its size is being found out.
-    Measuring,
-    /// Under way.
-    Running,
-    /// It waits to be resumed.
-    Paused,
-}
-
-/// A task that has not ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
-    /// Its id.
-    pub id: TaskId,
-    /// Whose it is.
-    pub user: Uid,
-    /// For which job.
-    pub job: Option<JobId>,
-    /// What was asked for.
-    pub spec: TaskSpec,
-    /// Whether an earlier tarnd may have begun it.
-    pub resumed: bool,
-    /// What it moves, once known.
-    pub size: Option<Size>,
-    /// When it was started.
-    pub started: Option<Time>,
-    pub(crate) submitted: Time,
-    pub(crate) deadline: Option<Time>,
-    pub(crate) phase: Phase,
-    /// Tasks that it still waits for.
-    pub(crate) waits: u32,
-    pub(crate) cancelled: bool,
-    /// It is not to run until it is resumed; its job may be paused beside it.
-    pub(crate) paused: bool,
-    /// It was told to stop because it was paused.
-    pub(crate) halting: bool,
-    /// It is not under way, but has the room that it needs: what it has half done takes some of that.
-    pub(crate) holds: bool,
-    /// Whether its end was told while it did not stop.
-    pub(crate) told: bool,
-    /// Since when it has been passed over.
-    pub(crate) blocked: Option<Time>,
-    pub(crate) again: Again,
-}
-
-impl Task {
-    pub(crate) fn rank(&self) -> Rank {
-        let deadline = self.deadline.unwrap_or(Time::MAX);
-        (u8::MAX - self.spec.priority, deadline, self.id)
-    }
-
-    /// The node that does it for this one: where it puts something, or removes it.
-    pub fn done_by(&self) -> Option<&str> {
-        let place = match &self.spec.kind {
-            Kind::Nothing => None,
-            Kind::Copy { to, .. } | Kind::Move { to, .. } => Some(to),
-            Kind::Remove { at } | Kind::Allocate { at, .. } => Some(at),
-        };
-        match place {
-            Some(Place::Node { node, .. }) => Some(node),
-            _ => None,
-        }
-    }
-
-    /// The space that it puts something into.
-    pub(crate) fn fills(&self) -> Option<&str> {
-        space_of(self.spec.kind.places().1)
-    }
-
-    /// The space that it frees something in.
-    pub(crate) fn frees(&self) -> Option<&str> {
-        match &self.spec.kind {
-            Kind::Move { from, .. } => space_of(Some(from)),
-            Kind::Remove { at } => space_of(Some(at)),
-            _ => None,
-        }
-    }
-}
-
-pub(crate) fn space_of(place: Option<&Place>) -> Option<&str> {
-    match place {
-        Some(Place::Space { name, .. }) => Some(name),
-        _ => None,
-    }
-}
 
 /// The core.
 #[derive(Debug, Clone)]
@@ -125,20 +31,15 @@ pub struct Core {
     pub(crate) counts: BTreeMap<Uid, usize>,
     pub(crate) queues: Queues,
     pub(crate) spaces: BTreeMap<String, Space>,
-    pub(crate) jobs: BTreeMap<JobId, Job>,
+    pub(crate) jobs: Jobs,
     pub(crate) outcomes: Outcomes,
     /// Nothing is started.
     pub(crate) paused: bool,
-    /// Slots in use, outside and over links.
-    pub(crate) external: u32,
-    pub(crate) links: BTreeMap<String, u32>,
-    /// Tasks that other nodes do for this one, by node and in all.
-    pub(crate) handed: BTreeMap<String, u32>,
-    pub(crate) handed_all: u32,
+    pub(crate) slots: Slots,
     /// Cancelled tasks that have not stopped: when their callers are told.
     pub(crate) stopping: BTreeSet<(Time, TaskId)>,
     /// Tasks that wait for a node to answer: when they are tried again.
-    pub(crate) again: BTreeSet<(Time, TaskId)>,
+    pub(crate) retries: BTreeSet<(Time, TaskId)>,
     pub(crate) generation: u64,
     pub(crate) next: u64,
     pub(crate) running: u64,
@@ -199,13 +100,16 @@ impl Core {
             Event::Tick => {}
         }
         self.tell_stopping(now, actions);
-        self.try_again(now);
+        self.retry_tasks(now);
         self.dispatch(now, actions);
+        if cfg!(debug_assertions) {
+            self.recount();
+        }
     }
 
     /// When [`Event::Tick`] is due next.
     pub fn timer(&self) -> Option<Time> {
-        let next = [self.stopping.first(), self.again.first()];
+        let next = [self.stopping.first(), self.retries.first()];
         next.into_iter().flatten().map(|(at, _)| *at).min()
     }
 
@@ -283,30 +187,15 @@ impl Core {
                 spec: spec.clone(),
             }));
         }
-        self.admit(
-            now,
-            Task {
-                id,
-                user,
-                job,
-                spec,
-                resumed: false,
-                size: None,
-                started: None,
-                submitted: now,
-                deadline,
-                phase: Phase::Waiting,
-                waits: 0,
-                cancelled: false,
-                paused: false,
-                halting: false,
-                holds: false,
-                told: false,
-                blocked: None,
-                again: Again::default(),
-            },
-            actions,
-        );
+        let submitted = Submitted {
+            id,
+            user,
+            job,
+            at: now,
+            deadline,
+            spec,
+        };
+        self.admit(now, Task::new(submitted, false), actions);
         Ok(id)
     }
 
@@ -374,11 +263,12 @@ impl Core {
             return;
         };
         let count = space.freeing.entry(task.user).or_default();
-        *count = if more {
-            *count + 1
-        } else {
-            count.saturating_sub(1)
-        };
+        if more {
+            *count += 1;
+            return;
+        }
+        assert!(*count > 0, "task {id} frees nothing and was counted off");
+        *count -= 1;
         if *count == 0 {
             space.freeing.remove(&task.user);
         }
@@ -492,49 +382,51 @@ impl Core {
             self.halted(id);
             return;
         }
-        let room = task.size.map_or(0, |s| s.room);
         let (user, job) = (task.user, task.job);
-        let into = task.fills().map(str::to_owned);
-        let out_of = task.frees().map(str::to_owned);
-        if let Some(name) = into {
-            self.settle(
-                &name,
-                user,
-                job,
-                room,
-                finish.stored,
-                finish.replaced,
-                actions,
-            );
-        }
-        if let Some(name) = out_of {
-            self.settle(&name, user, job, 0, 0, finish.freed, actions);
+        let into = task.reserved().map(|(name, bytes)| {
+            let settled = Settled {
+                reserved: bytes,
+                added: finish.stored,
+                gone: finish.replaced,
+            };
+            (name.to_owned(), settled)
+        });
+        let out_of = task.frees().map(|name| {
+            let gone = finish.freed;
+            (
+                name.to_owned(),
+                Settled {
+                    gone,
+                    ..Settled::default()
+                },
+            )
+        });
+        for (name, settled) in into.into_iter().chain(out_of) {
+            self.settle(&name, user, job, settled, actions);
         }
         self.release_slots(id);
         let result = finish.result.clone();
         self.end(now, id, result, finish, actions);
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Ends a reservation of a task, in its space and in its job.
     pub(crate) fn settle(
         &mut self,
         name: &str,
         user: Uid,
         job: Option<JobId>,
-        room: u64,
-        added: u64,
-        gone: u64,
+        settled: Settled,
         actions: &mut Vec<Action>,
     ) {
         if let Some(space) = self.spaces.get_mut(name) {
-            space.settle(user, room, added, gone);
+            space.settle(user, settled);
         }
         let Some(id) = job else {
             return;
         };
-        if let Some(job) = self.jobs.get_mut(&id) {
-            let used = job.settle(name, room, added, gone);
-            if added > 0 || gone > 0 {
+        if let Some(job) = self.jobs.get_mut(id) {
+            let used = job.settle(name, settled);
+            if settled.added > 0 || settled.gone > 0 {
                 actions.push(Action::Record(Record::JobUsed {
                     job: id,
                     space: name.into(),
@@ -564,10 +456,7 @@ impl Core {
                 self.queues.remove(user, &rank);
             }
             let task = &self.tasks[&id];
-            let counted = match task.spec.kind {
-                Kind::Remove { .. } => !matches!(task.phase, Phase::Waiting | Phase::Paused),
-                _ => task.phase == Phase::Running,
-            };
+            let counted = task.is_freeing();
             let told = task.told;
             let ok = result.is_ok();
             if !told {
@@ -584,7 +473,8 @@ impl Core {
                 let Some(task) = self.tasks.get_mut(&follower) else {
                     continue;
                 };
-                task.waits = task.waits.saturating_sub(1);
+                assert!(task.waits > 0, "task {follower} waits for nothing");
+                task.waits -= 1;
                 if !ok {
                     ending.push((follower, Err(follows(id)), Finish::nothing()));
                 } else if task.waits == 0 && task.phase == Phase::Waiting {
@@ -596,18 +486,20 @@ impl Core {
 
     fn forget(&mut self, task: &Task) {
         if let Some(count) = self.counts.get_mut(&task.user) {
-            *count = count.saturating_sub(1);
+            assert!(*count > 0, "user {} has no tasks", task.user);
+            *count -= 1;
             if *count == 0 {
                 self.counts.remove(&task.user);
             }
         }
         for name in task.named() {
             if let Some(space) = self.spaces.get_mut(&name) {
-                space.tasks = space.tasks.saturating_sub(1);
+                assert!(space.tasks > 0, "dataspace `{name}` has no tasks");
+                space.tasks -= 1;
             }
         }
-        if let Some(at) = task.again.at {
-            self.again.remove(&(at, task.id));
+        if let Some(at) = task.retry.at {
+            self.retries.remove(&(at, task.id));
         }
         if task.cancelled {
             self.stopping.retain(|(_, id)| *id != task.id);
@@ -707,20 +599,6 @@ impl Core {
             }
         }
         status
-    }
-}
-
-impl Task {
-    /// Names of the spaces that it uses, each once.
-    fn named(&self) -> Vec<String> {
-        let (from, to) = self.spec.kind.places();
-        let mut names: Vec<_> = [space_of(from), space_of(to)]
-            .into_iter()
-            .flatten()
-            .map(str::to_owned)
-            .collect();
-        names.dedup();
-        names
     }
 }
 

@@ -1,14 +1,17 @@
 //! How much there is of what.
 
-use crate::core::{Core, ID_BITS, Phase, Task};
+use crate::core::Core;
+use crate::task::{ID_BITS, Task};
 use tarn_proto::local::{Stats, TaskId, Uid};
 
 impl Core {
     /// Counts; connections and time left are for the caller to fill in.
     pub fn stats(&self) -> Stats {
-        let queued = self.queues.len() as u64;
+        let (all, queued) = (self.tasks.len() as u64, self.queues.len() as u64);
+        let placed = queued + self.running;
+        assert!(all >= placed, "{placed} tasks are queued or run, of {all}");
         Stats {
-            waiting: (self.tasks.len() as u64).saturating_sub(queued + self.running),
+            waiting: all - placed,
             queued,
             running: self.running,
             done: self.totals.0,
@@ -33,7 +36,7 @@ impl Core {
     /// Tasks under way.
     pub fn running(&self) -> impl Iterator<Item = &Task> {
         let all = self.tasks.values();
-        all.filter(|t| matches!(t.phase, Phase::Measuring | Phase::Running))
+        all.filter(|t| t.is_under_way())
     }
 
     /// Tasks of a user that wait for their turn.
@@ -48,7 +51,7 @@ impl Core {
 
     /// Whether nothing happens any more unless somebody asks for it: what is left is paused, or waits for that.
     pub fn rests(&self) -> bool {
-        self.running == 0 && self.again.is_empty() && (self.paused || self.queues.len() == 0)
+        self.running == 0 && self.retries.is_empty() && (self.paused || self.queues.len() == 0)
     }
 
     /// Whether there are none.

@@ -1,7 +1,9 @@
 //! What runs next.
 
-use crate::core::{Core, Phase, space_of};
-use crate::room::Lack;
+use crate::core::Core;
+use crate::slots::Slot;
+use crate::space::Lack;
+use crate::task::Phase;
 use crate::{AGED, Action, Finish, LEAST_COST, MAX_HANDED, PASSED, Size};
 use std::collections::BTreeSet;
 use tarn_proto::local::{Kind, Place, Refusal, TaskId, Uid};
@@ -10,13 +12,10 @@ use tarn_types::units::Time;
 /// Something that is kept for a task which cannot start, from those behind it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Hold {
-    External,
-    Link(String),
-    /// A node does it for this one.
-    Handed(String),
-    HandedAll,
-    Slots(String),
-    Room(String),
+    Slot(Slot),
+    /// Space in a dataspace.
+    Space(String),
+    /// Space in a dataspace under a user's quota.
     Quota(String, Uid),
 }
 
@@ -98,36 +97,39 @@ impl Core {
         };
         if task.spec.kind == Kind::Nothing {
             self.take(now, id, LEAST_COST);
-            self.running = self.running.saturating_sub(1);
+            self.count_stopped();
             self.end(now, id, Ok(()), Finish::nothing(), actions);
             return Look::Moved;
         }
-        let slots = self.slots_of(id);
-        // What makes room passes those that wait for it.
+        let slots = task.slots();
+        // A removal passes those that wait for space.
         let removes = matches!(task.spec.kind, Kind::Remove { .. });
-        let free = |hold: &Hold| self.is_free(hold) && (removes || !held.contains(hold));
-        let mut lacking: Vec<Hold> = slots.iter().filter(|h| !free(h)).cloned().collect();
+        let is_kept = |slot: &Slot| held.contains(&Hold::Slot(slot.clone()));
+        let is_lacking = |slot: &&Slot| !self.is_free(slot) || (!removes && is_kept(slot));
+        let lacking = slots.iter().filter(is_lacking).cloned();
+        let mut lacking: Vec<Hold> = lacking.map(Hold::Slot).collect();
         if !lacking.is_empty() {
             return Look::Blocked(lacking);
         }
         let holds = task.holds;
-        if !removes && !holds && self.room_holds(id).iter().any(|h| held.contains(h)) {
+        if !removes && !holds && self.space_holds(id).iter().any(|h| held.contains(h)) {
             return Look::Blocked(lacking);
         }
         let Some(size) = self.known_size(id) else {
             self.take(now, id, LEAST_COST);
-            self.take_slots(&slots);
+            self.slots.take(slots);
             if let Some(task) = self.tasks.get_mut(&id) {
                 task.phase = Phase::Measuring;
             }
             actions.push(Action::Measure(id));
             return Look::Moved;
         };
-        let room = match holds {
-            true => Ok(()),
-            false => self.room_for(now, id, size, actions),
+        let space = if holds {
+            Ok(())
+        } else {
+            self.space_for(now, id, size, actions)
         };
-        match room {
+        match space {
             Ok(()) => {}
             Err(Ok(hold)) => {
                 lacking.push(hold);
@@ -146,7 +148,7 @@ impl Core {
             size.bytes.max(LEAST_COST)
         };
         self.take(now, id, cost);
-        self.take_slots(&slots);
+        self.slots.take(slots);
         self.reserve(id, size);
         actions.push(Action::Start(id));
         Look::Moved
@@ -157,7 +159,7 @@ impl Core {
         let Some(size) = self.known_size(id) else {
             return;
         };
-        match self.room_for(now, id, size, actions) {
+        match self.space_for(now, id, size, actions) {
             Ok(()) => {
                 self.reserve(id, size);
                 actions.push(Action::Start(id));
@@ -204,7 +206,7 @@ impl Core {
     }
 
     /// `Err(Ok)` when there will be room, `Err(Err)` when not.
-    fn room_for(
+    fn space_for(
         &mut self,
         now: Time,
         id: TaskId,
@@ -217,14 +219,14 @@ impl Core {
         let Some(name) = task.fills() else {
             return Ok(());
         };
-        let hold = Hold::Room(name.to_owned());
+        let hold = Hold::Space(name.to_owned());
         let Some(space) = self.spaces.get(name) else {
             let text = format!("dataspace `{name}` is gone");
             return Err(Err(Refusal::new(tarn_proto::local::Code::NotFound, text)));
         };
         match space.fits(name, task.user, size, now) {
             Ok(()) => {}
-            Err(Lack::Room) => return Err(Ok(hold)),
+            Err(Lack::Space) => return Err(Ok(hold)),
             Err(Lack::Quota) => return Err(Ok(Hold::Quota(name.to_owned(), task.user))),
             Err(Lack::Never(why)) => return Err(Err(why)),
             Err(Lack::Survey) => {
@@ -237,7 +239,7 @@ impl Core {
             }
         }
         let (name, user) = (name.to_owned(), task.user);
-        if let Some((id, job)) = task.job.and_then(|id| Some((id, self.jobs.get(&id)?))) {
+        if let Some((id, job)) = task.job.and_then(|id| Some((id, self.jobs.get(id)?))) {
             match job.fits(id, &name, size.room) {
                 Ok(true) => {}
                 Ok(false) => return Err(Ok(Hold::Quota(name, user))),
@@ -255,87 +257,47 @@ impl Core {
         Ok(())
     }
 
-    fn room_holds(&self, id: TaskId) -> Vec<Hold> {
+    fn space_holds(&self, id: TaskId) -> Vec<Hold> {
         let Some(task) = self.tasks.get(&id) else {
             return Vec::new();
         };
         let names = task.fills().into_iter();
         names
-            .flat_map(|n| [Hold::Room(n.into()), Hold::Quota(n.into(), task.user)])
+            .flat_map(|n| [Hold::Space(n.into()), Hold::Quota(n.into(), task.user)])
             .collect()
     }
 
     fn all_holds(&self, id: TaskId) -> Vec<Hold> {
-        let mut all = self.slots_of(id);
-        all.extend(self.room_holds(id));
-        all
+        let slots = self.tasks.get(&id).map(|task| task.slots());
+        let slots = slots.unwrap_or_default().into_iter().map(Hold::Slot);
+        slots.chain(self.space_holds(id)).collect()
     }
 
-    fn slots_of(&self, id: TaskId) -> Vec<Hold> {
-        let Some(task) = self.tasks.get(&id) else {
-            return Vec::new();
+    fn is_free(&self, slot: &Slot) -> bool {
+        let most = match slot {
+            Slot::External => self.config.external_slots,
+            Slot::Link(node) | Slot::Handed(node) => {
+                self.config.nodes.get(node).copied().unwrap_or(1)
+            }
+            Slot::HandedAll => MAX_HANDED,
+            Slot::Space(name) => match self.spaces.get(name) {
+                Some(space) => space.slots(&self.config),
+                None => return true,
+            },
         };
-        if let Some(node) = task.done_by() {
-            // What another node does takes nothing of this one's slots: it might itself wait there for this one.
-            return vec![Hold::HandedAll, Hold::Handed(node.to_owned())];
-        }
-        let (from, to) = task.spec.kind.places();
-        let slot = |place: Option<&Place>| match place {
-            Some(Place::External(_)) => Some(Hold::External),
-            Some(Place::Node { node, .. }) => Some(Hold::Link(node.clone())),
-            other => space_of(other).map(|name| Hold::Slots(name.to_owned())),
-        };
-        let mut slots: Vec<Hold> = [slot(from), slot(to)].into_iter().flatten().collect();
-        slots.dedup();
-        slots
-    }
-
-    fn is_free(&self, slot: &Hold) -> bool {
-        match slot {
-            Hold::External => self.external < self.config.external_slots.max(1),
-            Hold::Link(node) | Hold::Handed(node) => {
-                let counts = match slot {
-                    Hold::Link(_) => &self.links,
-                    _ => &self.handed,
-                };
-                let most = self.config.nodes.get(node).copied().unwrap_or(1).max(1);
-                counts.get(node).copied().unwrap_or(0) < most
-            }
-            Hold::HandedAll => self.handed_all < MAX_HANDED,
-            Hold::Slots(name) => {
-                let space = self.spaces.get(name);
-                space.is_none_or(|s| s.busy < s.slots(&self.config).max(1))
-            }
-            Hold::Room(_) | Hold::Quota(..) => true,
-        }
-    }
-
-    fn slot_mut(&mut self, slot: &Hold) -> Option<&mut u32> {
-        match slot {
-            Hold::External => Some(&mut self.external),
-            Hold::Link(node) => Some(self.links.entry(node.clone()).or_default()),
-            Hold::Handed(node) => Some(self.handed.entry(node.clone()).or_default()),
-            Hold::HandedAll => Some(&mut self.handed_all),
-            Hold::Slots(name) => self.spaces.get_mut(name).map(|s| &mut s.busy),
-            Hold::Room(_) | Hold::Quota(..) => None,
-        }
-    }
-
-    fn take_slots(&mut self, slots: &[Hold]) {
-        for slot in slots {
-            if let Some(count) = self.slot_mut(slot) {
-                *count += 1;
-            }
-        }
+        self.slots.taken(slot) < most.max(1)
     }
 
     pub(crate) fn release_slots(&mut self, id: TaskId) {
-        for slot in self.slots_of(id) {
-            if let Some(count) = self.slot_mut(&slot) {
-                *count = count.saturating_sub(1);
-            }
+        if let Some(task) = self.tasks.get(&id) {
+            self.slots.release(&task.slots());
+            self.count_stopped();
         }
-        self.running = self.running.saturating_sub(1);
+    }
+
+    fn count_stopped(&mut self) {
+        assert!(self.running > 0, "a task has stopped, and none runs");
+        self.running -= 1;
     }
 
     /// Takes a task out of its queue.
@@ -371,7 +333,7 @@ impl Core {
         if let Some(space) = self.spaces.get_mut(&name) {
             space.reserve(user, size.room);
         }
-        if let Some(job) = job.and_then(|id| self.jobs.get_mut(&id)) {
+        if let Some(job) = job.and_then(|id| self.jobs.get_mut(id)) {
             job.reserve(&name, size.room);
         }
     }

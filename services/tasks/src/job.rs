@@ -1,14 +1,11 @@
 //! Jobs: whose tasks are limited together, and whose processes may submit.
 
-use crate::core::Core;
-use crate::recover::Record;
-use crate::{Action, Answer, MAX_JOBS, MAX_PROCESSES};
+use crate::space::{Settled, Usage};
+use crate::{MAX_JOBS, MAX_PROCESSES};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tarn_proto::local::{Code, JobChange, JobId, Limit, Refusal, Uid};
-use tarn_types::units::{Bytes, Time};
-
-use crate::room::Usage;
+use tarn_types::units::Bytes;
 
 /// A process that belongs to a job, with what it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,12 +60,7 @@ impl Job {
             return Ok(true);
         };
         let usage = self.usage.get(space).copied().unwrap_or_default();
-        if usage
-            .used
-            .saturating_add(usage.reserved)
-            .saturating_add(room)
-            <= *limit
-        {
+        if usage.fits(room, *limit) {
             return Ok(true);
         }
         if room <= *limit && usage.reserved > 0 {
@@ -85,75 +77,56 @@ impl Job {
         ))
     }
 
-    pub(crate) fn reserve(&mut self, space: &str, room: u64) {
-        let usage = self.usage.entry(space.into()).or_default();
-        usage.reserved = usage.reserved.saturating_add(room);
+    pub(crate) fn reserve(&mut self, space: &str, bytes: u64) {
+        self.usage.entry(space.into()).or_default().reserve(bytes);
     }
 
-    pub(crate) fn settle(&mut self, space: &str, reserved: u64, added: u64, gone: u64) -> u64 {
+    /// Ends a reservation. Returns what the job has in the space now.
+    pub(crate) fn settle(&mut self, space: &str, settled: Settled) -> u64 {
         let usage = self.usage.entry(space.into()).or_default();
-        usage.reserved = usage.reserved.saturating_sub(reserved);
-        usage.used = usage.used.saturating_add(added).saturating_sub(gone);
+        usage.settle(settled);
         usage.used
     }
 }
 
-pub(crate) fn unknown(job: JobId) -> Refusal {
-    Refusal::new(
-        Code::NotFound,
-        format!("job {job} is not registered with this tarnd"),
-    )
+/// The jobs that are registered.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Jobs {
+    by_id: BTreeMap<JobId, Job>,
 }
 
-fn denied(user: Uid) -> Refusal {
-    Refusal::new(
-        Code::Denied,
-        format!("user {user} may not change jobs: only the user that runs tarnd may"),
-    )
-}
+impl Jobs {
+    pub(crate) fn get(&self, id: JobId) -> Option<&Job> {
+        self.by_id.get(&id)
+    }
 
-fn too_many(what: &str, most: usize) -> Refusal {
-    Refusal::new(Code::Busy, format!("there are {most} {what} already"))
-}
+    pub(crate) fn get_mut(&mut self, id: JobId) -> Option<&mut Job> {
+        self.by_id.get_mut(&id)
+    }
 
-impl Core {
-    /// Whether a user may submit for a job.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn may_submit(&self, user: Uid, job: Option<JobId>) -> Result<(), Refusal> {
-        match job {
-            None if self.config.jobs_only && !self.manages(user) => Err(Refusal::new(
-                Code::Denied,
-                "only processes of registered jobs may submit tasks here",
-            )),
-            None => Ok(()),
-            Some(id) => match self.jobs.get(&id) {
-                Some(job) if job.user == user || self.manages(user) => Ok(()),
-                Some(_) => Err(Refusal::new(
-                    Code::Denied,
-                    format!("job {id} belongs to another user"),
-                )),
-                None => Err(unknown(id)),
-            },
-        }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobId, &Job)> {
+        self.by_id.iter().map(|(id, job)| (*id, job))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
     }
 
     /// The job that one of these processes was added to.
     ///
     /// Each is (number, stamp).
-    pub fn job_of(&self, mut processes: impl Iterator<Item = (i32, u64)>) -> Option<JobId> {
+    pub(crate) fn job_of(&self, mut processes: impl Iterator<Item = (i32, u64)>) -> Option<JobId> {
         processes.find_map(|(pid, stamp)| {
-            let mut jobs = self.jobs.iter();
+            let mut jobs = self.by_id.iter();
             let is = |job: &Job| job.processes.get(&pid) == Some(&stamp);
             jobs.find_map(|(id, job)| is(job).then_some(*id))
         })
     }
 
     /// Processes of a job that has no room for more: some may have ended.
-    pub fn crowd(&self, job: JobId) -> Vec<Process> {
+    pub(crate) fn crowd(&self, job: JobId) -> Vec<Process> {
         let full = |j: &&Job| j.processes.len() >= MAX_PROCESSES;
-        let found = self.jobs.get(&job).filter(full).into_iter();
+        let found = self.by_id.get(&job).filter(full).into_iter();
         let all = found.flat_map(|j| &j.processes);
         all.map(|(pid, stamp)| Process {
             job,
@@ -163,39 +136,10 @@ impl Core {
         .collect()
     }
 
-    /// Adds a process, after forgetting those that have ended.
-    pub(crate) fn add_process(&mut self, added: Added, actions: &mut Vec<Action>) {
-        let Added { ticket, user, .. } = added;
-        let done = match self.manages(user) {
-            true => self.try_add(added.process, &added.gone, actions),
-            false => Err(denied(user)),
-        };
-        let answer = done.map_or_else(Answer::Refused, |()| Answer::Done);
-        actions.push(Action::Answer { ticket, answer });
-    }
-
-    fn try_add(
-        &mut self,
-        process: Process,
-        gone: &[i32],
-        actions: &mut Vec<Action>,
-    ) -> Result<(), Refusal> {
-        let job = process.job;
-        for pid in gone {
-            let change = JobChange::RemoveProcess { job, pid: *pid };
-            if self.apply_job(&change).is_ok() {
-                actions.push(Action::Record(Record::Job(change)));
-            }
-        }
-        self.apply_process(process)?;
-        actions.push(Action::Record(Record::Process(process)));
-        Ok(())
-    }
-
     /// Adds a process without asking who does it.
-    pub(crate) fn apply_process(&mut self, process: Process) -> Result<(), Refusal> {
+    pub(crate) fn add_process(&mut self, process: Process) -> Result<(), Refusal> {
         let Process { job, pid, stamp } = process;
-        let known = self.jobs.get_mut(&job).ok_or_else(|| unknown(job))?;
+        let known = self.by_id.get_mut(&job).ok_or_else(|| unknown(job))?;
         if known.processes.len() >= MAX_PROCESSES && !known.processes.contains_key(&pid) {
             return Err(too_many("processes of this job", MAX_PROCESSES));
         }
@@ -203,70 +147,38 @@ impl Core {
         Ok(())
     }
 
-    /// No job has more in a space than there is in all.
-    pub(crate) fn cap_jobs(&mut self, space: &str, most: u64, actions: &mut Vec<Action>) {
-        for (id, job) in &mut self.jobs {
+    /// Lowers what jobs are counted to have in a space to `most`, which is all that is there. Returns the jobs concerned.
+    pub(crate) fn cap(&mut self, space: &str, most: u64) -> Vec<JobId> {
+        let mut capped = Vec::new();
+        for (id, job) in &mut self.by_id {
             let usage = job.usage.get_mut(space);
-            let Some(usage) = usage.filter(|usage| usage.used > most) else {
-                continue;
-            };
-            usage.used = most;
-            actions.push(Action::Record(Record::JobUsed {
-                job: *id,
-                space: space.into(),
-                used: most,
-            }));
-        }
-    }
-
-    /// Whether there are any jobs: then a process that names one must belong to it.
-    pub fn has_jobs(&self) -> bool {
-        !self.jobs.is_empty()
-    }
-
-    pub(crate) fn change_job(
-        &mut self,
-        now: Time,
-        user: Uid,
-        change: JobChange,
-        actions: &mut Vec<Action>,
-    ) -> Answer {
-        if !self.manages(user) {
-            return Answer::Refused(denied(user));
-        }
-        match self.apply_job(&change) {
-            Err(why) => return Answer::Refused(why),
-            Ok(()) => actions.push(Action::Record(Record::Job(change.clone()))),
-        }
-        if let JobChange::Unregister { job } = change {
-            let of_job = self.tasks.values().filter(|t| t.job == Some(job));
-            let ids: Vec<_> = of_job.map(|t| t.id).collect();
-            for id in ids {
-                self.cancel(now, id, actions);
+            if let Some(usage) = usage.filter(|usage| usage.used > most) {
+                usage.used = most;
+                capped.push(*id);
             }
         }
-        Answer::Done
+        capped
     }
 
     /// Changes jobs without asking who does it.
-    pub(crate) fn apply_job(&mut self, change: &JobChange) -> Result<(), Refusal> {
+    pub(crate) fn apply(&mut self, change: &JobChange) -> Result<(), Refusal> {
         match change {
             JobChange::Register { job, user, limits } => {
                 if limits.len() > crate::MAX_SPACES {
                     return Err(too_many("limits", crate::MAX_SPACES));
                 }
-                if let Some(known) = self.jobs.get_mut(job) {
+                if let Some(known) = self.by_id.get_mut(job) {
                     let new = Job::new(*user, limits);
                     known.user = new.user;
                     known.limits = new.limits;
-                } else if self.jobs.len() >= MAX_JOBS {
+                } else if self.by_id.len() >= MAX_JOBS {
                     return Err(too_many("jobs", MAX_JOBS));
                 } else {
-                    self.jobs.insert(*job, Job::new(*user, limits));
+                    self.by_id.insert(*job, Job::new(*user, limits));
                 }
             }
             JobChange::Unregister { job } => {
-                self.jobs.remove(job).ok_or_else(|| unknown(*job))?;
+                self.by_id.remove(job).ok_or_else(|| unknown(*job))?;
             }
             // A number alone, as journals of earlier releases have it, names no process.
             JobChange::AddProcess { job, pid } => {
@@ -274,7 +186,7 @@ impl Core {
                 return Err(Refusal::new(Code::NotFound, text));
             }
             JobChange::RemoveProcess { job, pid } => {
-                let known = self.jobs.get_mut(job).ok_or_else(|| unknown(*job))?;
+                let known = self.by_id.get_mut(job).ok_or_else(|| unknown(*job))?;
                 if known.processes.remove(pid).is_none() {
                     return Err(Refusal::new(
                         Code::NotFound,
@@ -285,4 +197,15 @@ impl Core {
         }
         Ok(())
     }
+}
+
+pub(crate) fn unknown(job: JobId) -> Refusal {
+    Refusal::new(
+        Code::NotFound,
+        format!("job {job} is not registered with this tarnd"),
+    )
+}
+
+fn too_many(what: &str, most: usize) -> Refusal {
+    Refusal::new(Code::Busy, format!("there are {most} {what} already"))
 }

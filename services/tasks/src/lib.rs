@@ -1,31 +1,39 @@
 //! L2: which task runs when. Queues, fair shares between users, dataspaces with capacity and quotas, jobs, outcomes.
 //!
 //! One sans-I/O core: [`Core::step`] takes what happened and says what is to be done. No clock, thread, random number or
-//! hash order inside. Reading order: the lists below, [`Core`] (`core.rs`), `dispatch.rs` (what runs next), `room.rs`
-//! (what fits), `fair.rs` (whose turn it is), `recover.rs` (how it is rebuilt from its records).
+//! hash order inside. Reading order: the lists below, `task.rs`, [`Core`] (`core.rs`), `dispatch.rs` (what runs next),
+//! `slots.rs` and `space.rs` (what fits), `fair.rs` (whose turn it is), `record.rs` and `recover.rs` (how it is rebuilt from
+//! its records), `audit.rs` (what debug builds check after each event).
 //!
 //! Among users: start-time fair queueing over bytes (Goyal, Vin, Cheng 1996). Of one user's tasks: priority, then the
 //! earliest deadline, then submission.
 
-mod again;
+mod audit;
 mod check;
 mod core;
 mod counts;
 mod dispatch;
 mod fair;
 mod job;
+mod jobs;
 mod kept;
 mod pause;
+mod record;
 mod recover;
-mod room;
+mod retry;
+mod slots;
+mod space;
 mod spaces;
+mod task;
 
 pub use crate::check::{
     HIDDEN, Outside, below as check_path, name as check_name, outside, space as check_space,
 };
-pub use crate::core::{Core, Task};
+pub use crate::core::Core;
 pub use job::{Added, Process};
-pub use recover::{Record, Recovered};
+pub use record::Record;
+pub use recover::Recovered;
+pub use task::Task;
 
 use std::collections::BTreeMap;
 use tarn_proto::local::{

@@ -3,8 +3,10 @@
 //! A paused task has no place in the queues. One that was under way is stopped: it gives its slots back and keeps the room
 //! that was reserved for it, as what it has half done stays; resumed, it goes on from there in its turn.
 
-use crate::core::{Core, Phase};
-use crate::recover::Record;
+use crate::core::Core;
+use crate::record::Record;
+use crate::space::Settled;
+use crate::task::Phase;
 use crate::{Action, Answer, job};
 use tarn_proto::local::{Code, Kind, PauseResult, Refusal, Scope, TaskId, Uid};
 
@@ -37,7 +39,7 @@ impl Core {
                 return Answer::Paused(results);
             }
             Scope::Job(id) => {
-                let Some(job) = self.jobs.get_mut(&id) else {
+                let Some(job) = self.jobs.get_mut(id) else {
                     return Answer::Refused(job::unknown(id));
                 };
                 job.paused = on;
@@ -80,7 +82,7 @@ impl Core {
     /// Whether a task is not to run, by itself or by its job.
     pub(crate) fn is_paused(&self, id: TaskId) -> bool {
         self.tasks.get(&id).is_some_and(|task| {
-            let job = task.job.and_then(|job| self.jobs.get(&job));
+            let job = task.job.and_then(|job| self.jobs.get(job));
             task.paused || job.is_some_and(|j| j.paused)
         })
     }
@@ -143,14 +145,18 @@ impl Core {
         if matches!(task.phase, Phase::Measuring | Phase::Running) {
             return;
         }
-        let (user, job, holds) = (task.user, task.job, task.holds);
-        let room = task.size.map_or(0, |s| s.room);
-        let into = task.fills().filter(|_| holds).map(str::to_owned);
+        let (user, job) = (task.user, task.job);
+        let into = task.reserved();
+        let into = into.map(|(name, bytes)| (name.to_owned(), bytes));
         if task.resumed {
             actions.push(Action::Discard(Box::new(task.clone())));
         }
-        if let Some(name) = into {
-            self.settle(&name, user, job, room, 0, 0, actions);
+        if let Some((name, reserved)) = into {
+            let settled = Settled {
+                reserved,
+                ..Settled::default()
+            };
+            self.settle(&name, user, job, settled, actions);
         }
     }
 }

@@ -1,81 +1,23 @@
-//! The journal's records, and the core that is rebuilt from them.
+//! The core that is rebuilt from the journal's records.
 
-use crate::again::Again;
-use crate::core::{Core, ID_BITS, Phase, Task, space_of};
+use crate::core::Core;
 use crate::fair::Queues;
-use crate::job::{Job, Process};
+use crate::job::{Job, Jobs, Process};
 use crate::kept::{Kept, Outcomes};
+use crate::record::Record;
+use crate::slots::Slots;
+use crate::task::{ID_BITS, Submitted, Task, space_of};
 use crate::{Action, Config, Event, KEPT_FOR};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_proto::local::{
-    JobChange, JobId, Limit, Outcome, Scope, SpaceChange, SpaceSpec, TaskId, TaskSpec, Uid,
-};
+use tarn_proto::local::{JobChange, JobId, Limit, Scope, SpaceChange, SpaceSpec, TaskId};
 use tarn_types::units::Time;
 
-/// What the journal holds: what must survive.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Record {
-    /// tarnd was started, for the so-manieth time.
-    Began {
-        /// Counts the starts.
-        generation: u64,
-    },
-    /// A durable task was taken.
-    Submitted {
-        /// Its id.
-        id: TaskId,
-        /// Whose it is.
-        user: Uid,
-        /// For which job.
-        job: Option<JobId>,
-        /// When, nanoseconds since 1970.
-        at: Time,
-        /// When it must have ended.
-        deadline: Option<Time>,
-        /// What was asked for.
-        spec: TaskSpec,
-    },
-    /// A durable task has ended.
-    Ended {
-        /// Whose it was.
-        user: Uid,
-        /// When, nanoseconds since 1970.
-        at: Time,
-        /// How.
-        outcome: Outcome,
-    },
-    /// Dataspaces have changed.
-    Space(SpaceChange),
-    /// Jobs have changed.
-    Job(JobChange),
-    /// A process was added to a job.
-    Process(Process),
-    /// What a job's tasks have put into a space.
-    JobUsed {
-        /// The job.
-        job: JobId,
-        /// The space.
-        space: String,
-        /// Bytes.
-        used: u64,
-    },
-    /// Tasks were paused or resumed.
-    Paused {
-        /// Which; of tasks those that are durable.
-        scope: Scope,
-        /// Paused, or resumed.
-        on: bool,
-    },
-}
-
-/// A core that goes on, and what is to be done first.
+/// A core that continues, and what is to be done first.
 #[derive(Debug)]
 pub struct Recovered {
     /// The core.
     pub core: Core,
-    /// Its first actions: `Began`, the surveys, the tasks that go on.
+    /// Its first actions: `Began`, the surveys, the tasks that continue.
     pub actions: Vec<Action>,
 }
 
@@ -95,15 +37,12 @@ impl Core {
             counts: BTreeMap::new(),
             queues: Queues::default(),
             spaces: BTreeMap::new(),
-            jobs: BTreeMap::new(),
+            jobs: Jobs::default(),
             outcomes: Outcomes::default(),
             paused: false,
-            external: 0,
-            links: BTreeMap::new(),
-            handed: BTreeMap::new(),
-            handed_all: 0,
+            slots: Slots::default(),
             stopping: BTreeSet::new(),
-            again: BTreeSet::new(),
+            retries: BTreeSet::new(),
             generation: 0,
             next: 0,
             running: 0,
@@ -160,27 +99,15 @@ impl Core {
             } => {
                 // A snapshot keeps the ids but not always the start that gave them.
                 self.generation = self.generation.max(id >> ID_BITS);
-                let task = Task {
+                let submitted = Submitted {
                     id,
                     user,
                     job,
-                    spec,
-                    resumed: true,
-                    size: None,
-                    started: None,
-                    submitted: at,
+                    at,
                     deadline,
-                    phase: Phase::Waiting,
-                    waits: 0,
-                    cancelled: false,
-                    paused: false,
-                    halting: false,
-                    holds: false,
-                    told: false,
-                    blocked: None,
-                    again: Again::default(),
+                    spec,
                 };
-                live.insert(id, task);
+                live.insert(id, Task::new(submitted, true));
             }
             Record::Ended { user, at, outcome } => {
                 live.remove(&outcome.id);
@@ -197,27 +124,31 @@ impl Core {
             Record::Space(change) => self.apply_space(&change, false),
             // A change that was recorded was possible; one that is not any more changes nothing.
             Record::Job(change) => drop(self.apply_job(&change)),
-            Record::Process(process) => drop(self.apply_process(process)),
+            Record::Process(process) => drop(self.jobs.add_process(process)),
             Record::JobUsed { job, space, used } => {
-                if let Some(job) = self.jobs.get_mut(&job) {
+                if let Some(job) = self.jobs.get_mut(job) {
                     job.usage.entry(space).or_default().used = used;
                 }
             }
-            Record::Paused { scope, on } => match scope {
-                Scope::Tasks(ids) => {
-                    for id in ids {
-                        if let Some(task) = live.get_mut(&id) {
-                            task.paused = on;
-                        }
+            Record::Paused { scope, on } => self.replay_pause(scope, on, live),
+        }
+    }
+
+    fn replay_pause(&mut self, scope: Scope, on: bool, live: &mut BTreeMap<TaskId, Task>) {
+        match scope {
+            Scope::Tasks(ids) => {
+                for id in ids {
+                    if let Some(task) = live.get_mut(&id) {
+                        task.paused = on;
                     }
                 }
-                Scope::Job(job) => {
-                    if let Some(job) = self.jobs.get_mut(&job) {
-                        job.paused = on;
-                    }
+            }
+            Scope::Job(job) => {
+                if let Some(job) = self.jobs.get_mut(job) {
+                    job.paused = on;
                 }
-                Scope::All => self.paused = on,
-            },
+            }
+            Scope::All => self.paused = on,
         }
     }
 
@@ -230,8 +161,8 @@ impl Core {
             let (name, spec) = (name.clone(), space.spec.clone());
             records.push(Record::Space(SpaceChange::Make { name, spec }));
         }
-        for (id, job) in &self.jobs {
-            records.extend(job_records(*id, job));
+        for (id, job) in self.jobs.iter() {
+            records.extend(job_records(id, job));
         }
         let kept = self.outcomes.iter().filter(|k| k.durable);
         records.extend(kept.map(|k| Record::Ended {

@@ -1,8 +1,8 @@
 //! Changes of dataspaces.
 
 use crate::core::Core;
-use crate::recover::Record;
-use crate::room::Space;
+use crate::record::Record;
+use crate::space::Space;
 use crate::{Action, Answer, MAX_SPACES};
 use std::collections::BTreeMap;
 use tarn_proto::local::{Code, Refusal, SpaceChange, SpaceInfo, Uid};

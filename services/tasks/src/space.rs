@@ -23,9 +23,51 @@ pub(crate) struct Usage {
     pub(crate) reserved: u64,
 }
 
+/// How a reservation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Settled {
+    /// Bytes that were reserved.
+    pub(crate) reserved: u64,
+    /// Bytes that came.
+    pub(crate) added: u64,
+    /// Bytes that went.
+    pub(crate) gone: u64,
+}
+
 impl Usage {
-    fn sum(self) -> u64 {
+    /// Capped: what is used is as big as surveys and file systems report.
+    pub(crate) fn sum(self) -> u64 {
         self.used.saturating_add(self.reserved)
+    }
+
+    /// Whether so many bytes more stay within a limit, and within what can be counted.
+    pub(crate) fn fits(self, bytes: u64, limit: u64) -> bool {
+        let sum = self.used.checked_add(self.reserved);
+        let sum = sum.and_then(|sum| sum.checked_add(bytes));
+        sum.is_some_and(|sum| sum <= limit)
+    }
+
+    pub(crate) fn reserve(&mut self, bytes: u64) {
+        let sum = self.reserved.checked_add(bytes);
+        // What is reserved has fitted into a capacity.
+        self.reserved = sum.expect("reservations are within a capacity");
+    }
+
+    /// Ends a reservation that was made. What is used is an estimate between surveys, as programs add and remove files too:
+    /// it is cut at zero.
+    pub(crate) fn settle(&mut self, settled: Settled) {
+        let Settled {
+            reserved,
+            added,
+            gone,
+        } = settled;
+        let before = self.reserved;
+        assert!(
+            before >= reserved,
+            "{reserved} bytes were released, and {before} were reserved"
+        );
+        self.reserved = before - reserved;
+        self.used = self.used.saturating_add(added).saturating_sub(gone);
     }
 }
 
@@ -37,8 +79,6 @@ pub(crate) struct Space {
     pub(crate) fixed: bool,
     /// Tasks that name it and have not ended.
     pub(crate) tasks: u32,
-    /// Slots in use.
-    pub(crate) busy: u32,
     pub(crate) all: Usage,
     pub(crate) users: BTreeMap<Uid, Usage>,
     /// Tasks, queued or under way, that will free something here, by user.
@@ -61,9 +101,9 @@ pub(crate) struct Space {
 pub(crate) enum Lack {
     /// The content is not known (any more): a survey is needed.
     Survey,
-    /// Room will come.
-    Room,
-    /// Room of this user's quota will come.
+    /// Space will come.
+    Space,
+    /// Space under this user's quota will come.
     Quota,
     /// It never fits, or nothing that could make room is known.
     Never(Refusal),
@@ -75,7 +115,6 @@ impl Space {
             spec,
             fixed,
             tasks: 0,
-            busy: 0,
             all: Usage::default(),
             users: BTreeMap::new(),
             freeing: BTreeMap::new(),
@@ -140,7 +179,7 @@ impl Space {
                 freeing(None),
                 Code::NoSpace,
                 "the capacity of",
-                Lack::Room,
+                Lack::Space,
             ),
         ];
         for (limit, usage, freed, code, what, lack) in checks {
@@ -149,7 +188,7 @@ impl Space {
                 Code::Quota if self.spec.quota == 0 => continue,
                 code => code,
             };
-            if usage.sum().saturating_add(size.room) <= limit {
+            if usage.fits(size.room, limit) {
                 continue;
             }
             let never = size.room > limit;
@@ -178,24 +217,22 @@ impl Space {
         self.surveying || self.looked.is_none_or(old)
     }
 
-    pub(crate) fn reserve(&mut self, user: Uid, room: u64) {
-        self.all.reserved = self.all.reserved.saturating_add(room);
-        let own = self.users.entry(user).or_default();
-        own.reserved = own.reserved.saturating_add(room);
+    pub(crate) fn reserve(&mut self, user: Uid, bytes: u64) {
+        self.all.reserve(bytes);
+        self.users.entry(user).or_default().reserve(bytes);
     }
 
-    /// A reservation ends, with so much added and so much gone.
-    pub(crate) fn settle(&mut self, user: Uid, reserved: u64, added: u64, gone: u64) {
-        self.came = self.came.saturating_add(added);
-        self.touched |= added > 0 || gone > 0 || reserved > 0;
+    /// Ends a reservation of a user.
+    pub(crate) fn settle(&mut self, user: Uid, settled: Settled) {
+        // As reported by file systems; only an upper bound.
+        self.came = self.came.saturating_add(settled.added);
+        self.touched |= settled != Settled::default();
         let own = self.users.entry(user).or_default();
-        for usage in [&mut self.all, own] {
-            usage.reserved = usage.reserved.saturating_sub(reserved);
-            usage.used = usage.used.saturating_add(added).saturating_sub(gone);
-        }
-        if self.users.get(&user) == Some(&Usage::default()) {
+        own.settle(settled);
+        if *own == Usage::default() {
             self.users.remove(&user);
         }
+        self.all.settle(settled);
     }
 
     pub(crate) fn survey_begins(&mut self) {

@@ -1,0 +1,140 @@
+//! Requests that concern jobs.
+
+use crate::core::Core;
+use crate::job::{Added, Process, unknown};
+use crate::record::Record;
+use crate::{Action, Answer};
+use tarn_proto::local::{Code, JobChange, JobId, Refusal, Uid};
+use tarn_types::units::Time;
+
+fn denied(user: Uid) -> Refusal {
+    Refusal::new(
+        Code::Denied,
+        format!("user {user} may not change jobs: only the user that runs tarnd may"),
+    )
+}
+
+impl Core {
+    /// Whether a user may submit for a job.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_submit(&self, user: Uid, job: Option<JobId>) -> Result<(), Refusal> {
+        match job {
+            None if self.config.jobs_only && !self.manages(user) => Err(Refusal::new(
+                Code::Denied,
+                "only processes of registered jobs may submit tasks here",
+            )),
+            None => Ok(()),
+            Some(id) => match self.jobs.get(id) {
+                Some(job) if job.user == user || self.manages(user) => Ok(()),
+                Some(_) => Err(Refusal::new(
+                    Code::Denied,
+                    format!("job {id} belongs to another user"),
+                )),
+                None => Err(unknown(id)),
+            },
+        }
+    }
+
+    /// Adds a process, after forgetting those that have ended.
+    pub(crate) fn add_process(&mut self, added: Added, actions: &mut Vec<Action>) {
+        let Added { ticket, user, .. } = added;
+        let done = match self.manages(user) {
+            true => self.try_add(added.process, &added.gone, actions),
+            false => Err(denied(user)),
+        };
+        let answer = done.map_or_else(Answer::Refused, |()| Answer::Done);
+        actions.push(Action::Answer { ticket, answer });
+    }
+
+    fn try_add(
+        &mut self,
+        process: Process,
+        gone: &[i32],
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let job = process.job;
+        for pid in gone {
+            let change = JobChange::RemoveProcess { job, pid: *pid };
+            if self.apply_job(&change).is_ok() {
+                actions.push(Action::Record(Record::Job(change)));
+            }
+        }
+        self.jobs.add_process(process)?;
+        actions.push(Action::Record(Record::Process(process)));
+        Ok(())
+    }
+
+    /// The job that one of these processes was added to.
+    ///
+    /// Each is (number, stamp).
+    pub fn job_of(&self, processes: impl Iterator<Item = (i32, u64)>) -> Option<JobId> {
+        self.jobs.job_of(processes)
+    }
+
+    /// Processes of a job that has no room for more: some may have ended.
+    pub fn crowd(&self, job: JobId) -> Vec<Process> {
+        self.jobs.crowd(job)
+    }
+
+    /// No job has more in a space than there is in all.
+    pub(crate) fn cap_jobs(&mut self, space: &str, most: u64, actions: &mut Vec<Action>) {
+        let capped = self.jobs.cap(space, most).into_iter();
+        let record = |job| Record::JobUsed {
+            job,
+            space: space.into(),
+            used: most,
+        };
+        actions.extend(capped.map(|job| Action::Record(record(job))));
+    }
+
+    /// Whether there are any jobs: then a process that names one must belong to it.
+    pub fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    pub(crate) fn change_job(
+        &mut self,
+        now: Time,
+        user: Uid,
+        change: JobChange,
+        actions: &mut Vec<Action>,
+    ) -> Answer {
+        if !self.manages(user) {
+            return Answer::Refused(denied(user));
+        }
+        match self.apply_job(&change) {
+            Err(why) => return Answer::Refused(why),
+            Ok(()) => actions.push(Action::Record(Record::Job(change.clone()))),
+        }
+        if let JobChange::Unregister { job } = change {
+            let of_job = self.tasks.values().filter(|t| t.job == Some(job));
+            let ids: Vec<_> = of_job.map(|t| t.id).collect();
+            for id in ids {
+                self.cancel(now, id, actions);
+            }
+        }
+        Answer::Done
+    }
+
+    /// Changes jobs without asking who does it. A job that is registered again while tasks of it are under way, which its
+    /// end has cancelled, has their reservations until they stop.
+    pub(crate) fn apply_job(&mut self, change: &JobChange) -> Result<(), Refusal> {
+        let is_new = |id: &JobId| self.jobs.get(*id).is_none();
+        let registered = match change {
+            JobChange::Register { job, .. } if is_new(job) => Some(*job),
+            _ => None,
+        };
+        self.jobs.apply(change)?;
+        if let Some(id) = registered
+            && let Some(job) = self.jobs.get_mut(id)
+        {
+            let of_job = self.tasks.values().filter(|task| task.job == Some(id));
+            for (space, bytes) in of_job.filter_map(|task| task.reserved()) {
+                job.reserve(space, bytes);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! Slots: how many tasks read or write at a place at a time.
+
+use crate::task::{Task, space_of};
+use std::collections::BTreeMap;
+use tarn_proto::local::Place;
+
+/// A place whose tasks are limited in number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Slot {
+    /// Outside of all spaces.
+    External,
+    /// The link to a node.
+    Link(String),
+    /// A node does it for this one.
+    Handed(String),
+    /// All that other nodes do for this one.
+    HandedAll,
+    /// A dataspace.
+    Space(String),
+}
+
+/// The slots that are taken. A task under way has each of its slots once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Slots {
+    taken: BTreeMap<Slot, u32>,
+}
+
+impl Slots {
+    /// How many tasks have this slot.
+    pub(crate) fn taken(&self, slot: &Slot) -> u32 {
+        self.taken.get(slot).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn take(&mut self, slots: impl IntoIterator<Item = Slot>) {
+        for slot in slots {
+            *self.taken.entry(slot).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn release(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            let taken = self.taken(slot);
+            assert!(taken > 0, "a slot was released that no task has: {slot:?}");
+            match taken - 1 {
+                0 => drop(self.taken.remove(slot)),
+                left => drop(self.taken.insert(slot.clone(), left)),
+            }
+        }
+    }
+}
+
+impl Task {
+    /// The slots that it needs.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        if let Some(node) = self.done_by() {
+            // What another node does takes nothing of this one's slots: it might itself wait there for this one.
+            return vec![Slot::HandedAll, Slot::Handed(node.to_owned())];
+        }
+        let (from, to) = self.spec.kind.places();
+        let slot = |place: Option<&Place>| match place {
+            Some(Place::External(_)) => Some(Slot::External),
+            Some(Place::Node { node, .. }) => Some(Slot::Link(node.clone())),
+            other => space_of(other).map(|name| Slot::Space(name.to_owned())),
+        };
+        let mut slots: Vec<Slot> = [slot(from), slot(to)].into_iter().flatten().collect();
+        slots.dedup();
+        slots
+    }
+}
