@@ -1,23 +1,19 @@
 //! Data that outlives jobs: whose it is, who may read it, what is told of it. docs/guide/on-a-site.md, "Data that outlives jobs".
 
 use crate::MAX_LISTED;
-use crate::asked::Asker;
-use crate::state::{Dataset, JobState, Phase, Reads, Site, VersionId, VersionState};
+use crate::model::catalog::{Dataset, Version, VersionId, VersionState};
+use crate::model::job::JobState;
+use crate::model::node::Node;
+use crate::model::requester::Requester;
+use crate::state::Site;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{
-    DatasetInfo, Gid, Held, Job, OrphanInfo, Owner, Said, Submitted, Uid, Which,
-};
+use tarn_proto::site::{DatasetInfo, Held, Job, OrphanInfo, Owner, Said, Submitted, Uid, Which};
 use tarn_types::named::Whose;
 use tarn_types::units::Elapsed;
 use tarn_types::workflow::{self, Keep, Role};
 
 impl Site {
-    pub(crate) fn dataset(&self, id: &VersionId) -> Option<&Dataset> {
-        let workflow = self.workflows.get(&(id.owner, id.workflow.clone()))?;
-        workflow.datasets.get(&id.dataset)
-    }
-
     /// Which dataset of the site a script means, as version 0 of it, if its user may.
     pub(crate) fn whose(
         &self,
@@ -61,7 +57,7 @@ impl Site {
                 }
             };
         }
-        match self.may_read(&id, state.user, &state.groups) {
+        match self.catalog.may_read(&id, state.user, &state.groups) {
             true => Ok(id),
             // Who may not read it does not learn whether it is there.
             false => {
@@ -71,37 +67,6 @@ impl Site {
                 Err(Refusal::new(Code::Denied, text))
             }
         }
-    }
-
-    /// Whether somebody may read a dataset.
-    pub(crate) fn may_read(&self, id: &VersionId, user: Uid, groups: &[Gid]) -> bool {
-        let granted = |d: &Dataset| d.readers.iter().any(|r| r.is(user, groups));
-        id.owner.is(user, groups) || self.dataset(id).is_some_and(granted)
-    }
-
-    /// Whether a job that has not begun may still read what it was submitted to read.
-    pub(crate) fn check_grant(&self, job: &JobState, reads: &Reads) -> Result<(), Refusal> {
-        if self.may_read(&reads.version, job.user, &job.groups) {
-            return Ok(());
-        }
-        let text = format!(
-            "`{}` is not yours to read any more: who owns it has revoked the grant, or removed it",
-            reads.name
-        );
-        Err(Refusal::new(Code::Denied, text))
-    }
-
-    /// What a job needs: what it makes, and reads as far as it may.
-    pub(crate) fn needs_of<'a>(&'a self, job: &'a JobState) -> impl Iterator<Item = &'a VersionId> {
-        let has_begun = (Phase::Running..Phase::Ended).contains(&job.phase);
-        let may = move |r: &&Reads| has_begun || self.check_grant(job, r).is_ok();
-        let reads = job.reads.iter().filter(may).map(|r| &r.version);
-        let all = reads.chain(job.makes.iter().map(|m| &m.version));
-        all.filter(|_| job.phase != Phase::Ended)
-    }
-
-    pub(crate) fn needs(&self, job: &JobState, id: &VersionId) -> bool {
-        self.needs_of(job).any(|needed| needed == id)
     }
 
     /// The version that a job reads.
@@ -114,7 +79,7 @@ impl Site {
     ) -> Option<u32> {
         // What this job makes is not what it reads, when it is taken in once more.
         let others =
-            self.dataset(id)?.versions.iter().filter(|(_, v)| {
+            self.catalog.dataset(id)?.versions.iter().filter(|(_, v)| {
                 v.maker != Some(job) && !matches!(v.state, VersionState::Failed(_))
             });
         let others: Vec<_> = others.collect();
@@ -130,30 +95,6 @@ impl Site {
         near.or_else(|| others.iter().map(|(number, _)| **number).max())
     }
 
-    /// A dataset has one source, whoever names it.
-    pub(crate) fn same_source(
-        &self,
-        id: &VersionId,
-        dataset: &workflow::Dataset,
-    ) -> Result<(), Refusal> {
-        let known = self.version(&VersionId {
-            version: 0,
-            ..id.clone()
-        });
-        let known = known.and_then(|v| v.source.as_ref());
-        match (&dataset.of, known, &dataset.source) {
-            (Some(of), Some(known), Some(named)) if known != named => {
-                let text = format!(
-                    "the source of `{of}` is `{}`, not `{}`: remove the dataset first (`tarn data rm {of}`), or give yours another name",
-                    known.display(),
-                    named.display()
-                );
-                Err(Refusal::new(Code::Invalid, text))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Goes as if its owner had wished nothing.
     pub(crate) fn release(
         &mut self,
@@ -161,7 +102,7 @@ impl Site {
         workflow: &str,
         dataset: &str,
     ) -> Result<(), Refusal> {
-        let found = self.dataset_mut(owner, workflow, dataset)?;
+        let found = self.catalog.dataset_mut(owner, workflow, dataset)?;
         found.kept = None;
         for version in found.versions.values_mut() {
             version.keep = Keep::UntilConsumed;
@@ -171,10 +112,10 @@ impl Site {
     }
 
     /// What an asker may know of datasets.
-    pub(crate) fn datasets(&self, asker: &Asker<'_>, which: &Which) -> Said {
+    pub(crate) fn datasets(&self, asker: &Requester<'_>, which: &Which) -> Said {
         let mut infos = Vec::new();
         let needed = self.needed();
-        for ((owner, workflow), found) in &self.workflows {
+        for ((owner, workflow), found) in &self.catalog.workflows {
             if which.owner.is_some_and(|o| o != *owner)
                 || which.workflow.as_ref().is_some_and(|w| w != workflow)
             {
@@ -188,7 +129,7 @@ impl Site {
                     version: 0,
                 };
                 if which.dataset.as_ref().is_some_and(|d| d != name)
-                    || !self.may_read(&id, asker.user, asker.groups) && asker.user != 0
+                    || !self.catalog.may_read(&id, asker.user, asker.groups) && asker.user != 0
                 {
                     continue;
                 }
@@ -215,7 +156,7 @@ impl Site {
     fn needed(&self) -> BTreeMap<VersionId, Vec<Job>> {
         let mut needed: BTreeMap<VersionId, Vec<Job>> = BTreeMap::new();
         for (number, job) in &self.jobs {
-            for id in self.needs_of(job) {
+            for id in job.needs_of(&self.catalog) {
                 let jobs = needed.entry(id.clone()).or_default();
                 if jobs.last() != Some(number) {
                     jobs.push(*number);
@@ -227,17 +168,17 @@ impl Site {
 
     fn info(
         &self,
-        asker: &Asker<'_>,
+        asker: &Requester<'_>,
         id: &VersionId,
         dataset: &Dataset,
         needed: &BTreeMap<VersionId, Vec<Job>>,
     ) -> Option<DatasetInfo> {
         let version = dataset.versions.get(&id.version)?;
-        let has = |n: &crate::state::Node| {
+        let has = |n: &Node| {
             let mut parts = version.parts.keys();
             parts.any(|part| n.parts.contains_key(&id.part(*part)))
         };
-        let places = |n: &crate::state::Node| {
+        let places = |n: &Node| {
             let parts = version
                 .parts
                 .keys()
@@ -265,7 +206,7 @@ impl Site {
             bytes: version.parts.values().map(|p| p.bytes).sum(),
             nodes: nodes.map(|(name, _)| name.clone()).collect(),
             stores,
-            awaits: version.maker.filter(|_| !Self::is_there(version)),
+            awaits: version.maker.filter(|_| !Version::is_there(version)),
             until: self.until(id),
             ends_soon: !needed.contains_key(id) && self.ends_soon(id),
             failed: match &version.state {
@@ -282,7 +223,7 @@ impl Site {
 
     /// Whether a version that no job needs is removed soon.
     pub(crate) fn ends_soon(&self, id: &VersionId) -> bool {
-        let is_there = self.version(id).is_some_and(Self::is_there);
+        let is_there = self.catalog.version(id).is_some_and(Version::is_there);
         let until = self.until(id);
         is_there && until.is_some_and(|until| until <= self.now.saturating_add(self.config.warning))
     }
@@ -291,7 +232,7 @@ impl Site {
     pub(crate) fn ending(&self, job: &JobState) -> Vec<String> {
         let reads = job.reads.iter().map(|r| &r.version);
         let all = reads.chain(job.makes.iter().map(|m| &m.version));
-        let is_needed = |id: &VersionId| self.jobs.values().any(|j| self.needs(j, id));
+        let is_needed = |id: &VersionId| self.jobs.values().any(|j| j.needs(&self.catalog, id));
         let soon = all.filter(|id| self.ends_soon(id) && !is_needed(id));
         soon.map(|id| self.ending_text(id)).collect()
     }
@@ -310,7 +251,7 @@ impl Site {
     /// Tells of leases that have come near their end, once each.
     pub(crate) fn warn(&mut self, id: &VersionId) {
         let is_soon = self.ends_soon(id);
-        let is_new = self.version_mut(id).is_some_and(|version| {
+        let is_new = self.catalog.version_mut(id).is_some_and(|version| {
             let is_new = is_soon && !version.is_warned;
             version.is_warned = is_soon;
             is_new
@@ -322,7 +263,7 @@ impl Site {
     }
 
     /// The orphans that are somebody's.
-    pub(crate) fn orphans(&self, asker: &Asker<'_>) -> Vec<OrphanInfo> {
+    pub(crate) fn orphans(&self, asker: &Requester<'_>) -> Vec<OrphanInfo> {
         let all = self.nodes.iter().flat_map(|(name, node)| {
             let orphans = node.orphans.iter();
             orphans.map(move |((user, held), (bytes, since))| OrphanInfo {
@@ -341,7 +282,7 @@ impl Site {
     }
 
     /// Removes the orphans that are somebody's.
-    pub(crate) fn remove_orphans(&mut self, asker: &Asker<'_>) -> Vec<OrphanInfo> {
+    pub(crate) fn remove_orphans(&mut self, asker: &Requester<'_>) -> Vec<OrphanInfo> {
         let told = self.orphans(asker);
         let mut gone = Vec::new();
         for (name, node) in &mut self.nodes {

@@ -1,16 +1,19 @@
 //! What becomes of what a job has made: it is published, goes where it belongs, and is copied.
 
-use crate::level::Level;
-use crate::lift::For;
-use crate::stage::{Look, do_as};
-use crate::state::{JobState, Makes, Node, Site, Step, VersionId, VersionState, Why, room};
+use crate::model::catalog::{VersionId, VersionState, stored_size};
+use crate::model::job::{JobState, Makes, Step};
+use crate::model::node::{Level, Node};
+use crate::model::orders::Why;
+use crate::model::progress::Progress;
+use crate::model::space::SpaceRequest;
+use crate::state::Site;
 use std::path::Path;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Job, Peer, Work};
 
 impl Site {
     /// What its nodes have written becomes parts. Of a job that has failed: nothing, but what is to be rescued.
-    pub(crate) fn publish(&mut self, id: Job, job: &JobState) -> Look {
+    pub(crate) fn publish(&mut self, id: Job, job: &JobState) -> Progress {
         let mut is_whole = true;
         for makes in &job.makes {
             let is_wanted = job.is_well || makes.rescue.is_some();
@@ -19,12 +22,13 @@ impl Site {
                     continue;
                 }
                 let step = Step::Publish(makes.version.dataset.clone());
-                if !Self::is_done(job, node, &step) {
+                if !job.is_done(node, &step) {
                     match self.wait_for(id, node) {
                         Ok(()) => {}
                         // What was there is lost with the node: who reads it is told.
-                        Err(Look::Never(why)) => {
-                            self.fail_version(&makes.version, &why.text);
+                        Err(Progress::Failed(why)) => {
+                            self.catalog
+                                .fail_version(&makes.version, &why.text, self.now);
                             continue;
                         }
                         Err(look) => return look,
@@ -35,32 +39,23 @@ impl Site {
                     job: id,
                     part: makes.version.part(at as u32),
                     slice: job.slice(makes, at),
-                    sealed: self.is_sealed(&makes.version),
+                    sealed: self.catalog.is_sealed(&makes.version),
                 };
-                is_whole &= self.once(id, job, node, step, do_as(job, work));
+                is_whole &= self.once(id, job, node, step, job.order(work));
             }
         }
         if is_whole {
             self.published(id, job);
-            Look::Whole
+            Progress::Complete
         } else {
-            Look::Busy
-        }
-    }
-
-    /// It will never be there.
-    pub(crate) fn fail_version(&mut self, id: &VersionId, why: &str) {
-        let now = self.now;
-        if let Some(version) = self.version_mut(id) {
-            version.used = now;
-            version.state = VersionState::Failed(why.to_owned());
+            Progress::Pending
         }
     }
 
     fn published(&mut self, id: Job, job: &JobState) {
         let now = self.now;
         for makes in &job.makes {
-            if let Some(version) = self.version_mut(&makes.version)
+            if let Some(version) = self.catalog.version_mut(&makes.version)
                 && version.state == VersionState::Promised
             {
                 version.used = now;
@@ -73,7 +68,7 @@ impl Site {
     }
 
     /// Data with a `dest` is copied there, and copies are made.
-    pub(crate) fn send(&mut self, id: Job, job: &JobState) -> Look {
+    pub(crate) fn send(&mut self, id: Job, job: &JobState) -> Progress {
         let mut is_whole = true;
         for makes in &job.makes {
             let to = match job.is_well {
@@ -82,8 +77,8 @@ impl Site {
             };
             if let Some(to) = to {
                 match self.send_to(id, job, &makes.version, to) {
-                    Look::Whole => {}
-                    Look::Busy => is_whole = false,
+                    Progress::Complete => {}
+                    Progress::Pending => is_whole = false,
                     never => return never,
                 }
             }
@@ -91,15 +86,19 @@ impl Site {
                 is_whole &= self.copy(id, job, makes);
             }
         }
-        if is_whole { Look::Whole } else { Look::Busy }
+        if is_whole {
+            Progress::Complete
+        } else {
+            Progress::Pending
+        }
     }
 
-    fn send_to(&mut self, id: Job, job: &JobState, version: &VersionId, to: &Path) -> Look {
-        let known = self.version(version).map(|v| v.parts.clone());
+    fn send_to(&mut self, id: Job, job: &JobState, version: &VersionId, to: &Path) -> Progress {
+        let known = self.catalog.version(version).map(|v| v.parts.clone());
         let known = known.unwrap_or_default();
         let step = Step::Send(version.dataset.clone());
         if job.done.iter().any(|(_, done)| *done == step) {
-            return Look::Whole;
+            return Progress::Complete;
         }
         if let Err(look) = self.wait_for_parts(id, version, known.keys()) {
             return look;
@@ -114,12 +113,11 @@ impl Site {
         };
         let up = self.nodes.iter().filter(|(_, n)| n.is_up);
         let Some((node, _)) = up.max_by_key(|(_, n)| bytes(n)) else {
-            return Look::Never(Refusal::new(Code::Lost, "no node answers"));
+            return Progress::Failed(Refusal::new(Code::Lost, "no node answers"));
         };
         let node = node.clone();
-        let sends = |why: &Why| matches!(why, Why::Job(job, ..) if *job == id);
-        if self.orders.of(&step).any(|o| sends(&o.why)) {
-            return Look::Busy;
+        if self.orders.is_under_way_anywhere(id, &step) {
+            return Progress::Pending;
         }
         let mut parts = Vec::new();
         for (number, proof) in &known {
@@ -134,12 +132,12 @@ impl Site {
                     "{part} is on no node that answers: {}",
                     self.last_seen(&part)
                 );
-                return Look::Never(Refusal::new(Code::Lost, text));
+                return Progress::Failed(Refusal::new(Code::Lost, text));
             };
             let peer = peer.clone();
             let Some(port) = there.ports.get(&user).copied() else {
                 self.ask_port(&peer, (user, job.group));
-                return Look::Busy;
+                return Progress::Pending;
             };
             let at = Peer {
                 node: peer.clone(),
@@ -154,7 +152,7 @@ impl Site {
             owner: puts_as(id, version),
         };
         self.work(&node, Why::Job(id, step, None), (user, job.group), work);
-        Look::Busy
+        Progress::Pending
     }
 
     /// Has a node look whether what a job makes may go where it belongs. Whether that is known.
@@ -172,7 +170,7 @@ impl Site {
                 owner: puts_as(id, &makes.version),
             };
             let step = Step::CheckDest(makes.version.dataset.clone());
-            is_whole &= self.once(id, job, node, step, do_as(job, work));
+            is_whole &= self.once(id, job, node, step, job.order(work));
         }
         is_whole
     }
@@ -184,7 +182,7 @@ impl Site {
         id: Job,
         version: &VersionId,
         parts: impl Iterator<Item = &'a u32>,
-    ) -> Result<(), Look> {
+    ) -> Result<(), Progress> {
         for part in parts.map(|number| version.part(*number)) {
             let have = || {
                 self.nodes
@@ -203,7 +201,10 @@ impl Site {
 
     /// Sees to replicas on as many nodes as a dataset asks for, as far as there are nodes with room.
     fn copy(&mut self, id: Job, job: &JobState, makes: &Makes) -> bool {
-        let version = self.version(&makes.version).map(|v| v.parts.clone());
+        let version = self
+            .catalog
+            .version(&makes.version)
+            .map(|v| v.parts.clone());
         let mut is_whole = true;
         for (number, proof) in version.unwrap_or_default() {
             let part = makes.version.part(number);
@@ -225,7 +226,7 @@ impl Site {
                     .contains_key(&(name.to_owned(), Step::Fetch(part.clone())))
             };
             let others = self.nodes.iter().filter(|(name, n)| {
-                n.is_up && !n.has(&part) && free(n) >= room(&proof) && !failed(name)
+                n.is_up && !n.has(&part) && free(n) >= stored_size(&proof) && !failed(name)
             });
             let Some(node) = others
                 .max_by_key(|(_, n)| free(n))
@@ -233,15 +234,15 @@ impl Site {
             else {
                 continue;
             };
-            if self.is_fetched_anywhere(&part) {
+            if self.orders.is_fetched_anywhere(&part) {
                 is_whole = false;
                 continue;
             }
             let about = (&part, Some(&proof), None);
-            match self.bring_part(For::maker(id, makes), job, &node, about) {
-                Look::Busy => is_whole = false,
+            match self.bring_part(SpaceRequest::of_output(id, makes), job, &node, about) {
+                Progress::Pending => is_whole = false,
                 // A copy that cannot be made is no reason to hold the job.
-                Look::Whole | Look::Never(_) => {}
+                Progress::Complete | Progress::Failed(_) => {}
             }
         }
         is_whole

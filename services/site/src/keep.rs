@@ -1,7 +1,10 @@
-//! How long data stays, and what goes when a job needs its room.
+//! How long data stays, and what goes when a job needs its space.
 
 use crate::event::Action;
-use crate::state::{Ordered, Phase, Site, Step, Version, VersionId, VersionState, Why, room};
+use crate::model::catalog::{Version, VersionId, VersionState, stored_size};
+use crate::model::job::{JobState, Phase, Step};
+use crate::model::orders::{Ordered, Why};
+use crate::state::Site;
 use std::collections::BTreeSet;
 use tarn_proto::site::{Held, Job, Owner, Part, Uid, Work};
 use tarn_types::units::{Nanos, Time};
@@ -16,7 +19,7 @@ impl Site {
     /// Time has passed.
     pub(crate) fn expire(&mut self) {
         self.take_in();
-        let versions: Vec<VersionId> = self.versions().collect();
+        let versions: Vec<VersionId> = self.catalog.versions().collect();
         let used = self.used();
         for id in versions {
             if used.contains(&id) {
@@ -35,28 +38,21 @@ impl Site {
         self.jobs_that_wait();
     }
 
-    fn versions(&self) -> impl Iterator<Item = VersionId> {
-        self.workflows.iter().flat_map(|((owner, workflow), w)| {
-            w.datasets.iter().flat_map(move |(dataset, d)| {
-                d.versions.keys().map(move |version| VersionId {
-                    owner: *owner,
-                    workflow: workflow.clone(),
-                    dataset: dataset.clone(),
-                    version: *version,
-                })
-            })
-        })
-    }
-
     /// The versions that jobs read or make which have not ended.
     pub(crate) fn used(&self) -> BTreeSet<VersionId> {
-        let all = self.jobs.values().flat_map(|job| self.needs_of(job));
+        let all = self
+            .jobs
+            .values()
+            .flat_map(|job| job.needs_of(&self.catalog));
         all.cloned().collect()
     }
 
     /// When a version may go that no job uses. `None` for never; 0 for at once.
     pub(crate) fn until(&self, id: &VersionId) -> Option<Time> {
-        let workflow = self.workflows.get(&(id.owner, id.workflow.clone()))?;
+        let workflow = self
+            .catalog
+            .workflows
+            .get(&(id.owner, id.workflow.clone()))?;
         let dataset = workflow.datasets.get(&id.dataset)?;
         let version = dataset.versions.get(&id.version)?;
         let kept = dataset.kept.unwrap_or(0);
@@ -76,8 +72,11 @@ impl Site {
     }
 
     fn is_over(&self, id: &VersionId) -> bool {
-        let keeps_all = self.workflows.get(&(id.owner, id.workflow.clone()));
-        let of_workflow = self.version(id).is_some_and(|v| v.keep == Keep::Workflow);
+        let keeps_all = self.catalog.workflows.get(&(id.owner, id.workflow.clone()));
+        let of_workflow = self
+            .catalog
+            .version(id)
+            .is_some_and(|v| v.keep == Keep::Workflow);
         let is_live = of_workflow
             && keeps_all.is_some_and(|_| {
                 let mut jobs = self.jobs.values();
@@ -103,19 +102,7 @@ impl Site {
         for (node, part) in holders {
             self.remove_part(&node, &part);
         }
-        let key = (id.owner, id.workflow.clone());
-        let Some(workflow) = self.workflows.get_mut(&key) else {
-            return;
-        };
-        if let Some(dataset) = workflow.datasets.get_mut(&id.dataset) {
-            dataset.versions.remove(&id.version);
-            if dataset.versions.is_empty() {
-                workflow.datasets.remove(&id.dataset);
-            }
-        }
-        if workflow.datasets.is_empty() {
-            self.workflows.remove(&key);
-        }
+        self.catalog.remove(id);
     }
 
     /// All nodes' copies of a part go.
@@ -157,7 +144,7 @@ impl Site {
 
     /// A lease is over, of something that was there.
     fn tell_over(&mut self, id: &VersionId) {
-        if self.version(id).is_some_and(Self::is_there) {
+        if self.catalog.version(id).is_some_and(Version::is_there) {
             let (version, workflow, dataset) = (id.version, &id.workflow, &id.dataset);
             let text = format!(
                 "version {version} of `{workflow}/{dataset}` is removed: its lease is over"
@@ -189,7 +176,7 @@ impl Site {
     /// The version that a part is of, if no job uses it.
     pub(crate) fn unused(&self, part: &Part, used: &BTreeSet<VersionId>) -> Option<&Version> {
         let id = VersionId::of(part);
-        self.version(&id).filter(|_| !used.contains(&id))
+        self.catalog.version(&id).filter(|_| !used.contains(&id))
     }
 
     /// Bytes that an order brings to its node.
@@ -198,31 +185,19 @@ impl Site {
             return 0;
         };
         let id = VersionId::of(part);
-        let known = self.version(&id).and_then(|v| v.parts.get(&part.part));
+        let known = self
+            .catalog
+            .version(&id)
+            .and_then(|v| v.parts.get(&part.part));
         // Of a source that nobody has read: what its reader says.
         let said = || {
             let reads = &self.jobs.get(job)?.reads;
             reads.iter().find(|r| r.version == id).map(|r| r.size)
         };
-        known.map_or_else(|| said().unwrap_or(0), room)
+        known.map_or_else(|| said().unwrap_or(0), stored_size)
     }
 
-    /// A job may write so much of a dataset, or have a partition of that size, on a node, in this store.
-    pub(crate) fn promise(
-        &mut self,
-        job: Job,
-        (owner, name): (Owner, &str),
-        (node, store): (&str, String),
-        bytes: u64,
-    ) {
-        if let Some(node) = self.nodes.get_mut(node) {
-            *node.promised.entry((job, owner)).or_default() += bytes;
-            let key = (job, name.to_owned());
-            node.written.insert(key, (store, bytes));
-        }
-    }
-
-    /// Whether a job was promised room on some node.
+    /// Whether a job was promised space on some node.
     pub(crate) fn has_promise(&self, id: Job) -> bool {
         let mut promised = self.nodes.values().flat_map(|n| n.promised.keys());
         promised.any(|(job, _)| *job == id)
@@ -231,9 +206,7 @@ impl Site {
     /// A job has left its nodes.
     pub(crate) fn ended(&mut self, id: Job) {
         for node in self.nodes.values_mut() {
-            node.promised.retain(|(job, _), _| *job != id);
-            node.written.retain(|(job, _), _| *job != id);
-            node.merged.retain(|(job, _), _| *job != id);
+            node.end_job(id);
         }
         let Some(job) = self.jobs.get(&id) else {
             return;
@@ -241,7 +214,7 @@ impl Site {
         let reads: Vec<VersionId> = job.reads.iter().map(|r| r.version.clone()).collect();
         let now = self.now;
         for version in reads {
-            if let Some(version) = self.version_mut(&version) {
+            if let Some(version) = self.catalog.version_mut(&version) {
                 version.used = now;
             }
         }
@@ -251,10 +224,14 @@ impl Site {
     /// What was waited for by a job that is over, or by a workflow's end, may go.
     pub(crate) fn settle(&mut self) {
         let ended: Vec<VersionId> = self
+            .catalog
             .versions()
             .filter(|id| {
                 let key = (id.owner, id.workflow.clone());
-                self.workflows.get(&key).is_some_and(|w| w.has_ended)
+                self.catalog
+                    .workflows
+                    .get(&key)
+                    .is_some_and(|w| w.has_ended)
             })
             .collect();
         let used = self.used();
@@ -268,7 +245,7 @@ impl Site {
     /// Jobs that have ended long ago are forgotten; when there are too many, the oldest are sooner.
     pub(crate) fn forget_jobs(&mut self) {
         let now = self.now;
-        let is_old = |j: &crate::state::JobState| now.saturating_sub(j.changed) >= MEMORY;
+        let is_old = |j: &JobState| now.saturating_sub(j.changed) >= MEMORY;
         self.jobs
             .retain(|_, j| j.phase != Phase::Ended || !is_old(j));
         if self.jobs.len() < crate::MAX_JOBS {
@@ -300,10 +277,5 @@ impl Site {
             }
             self.doom(&name, user, held);
         }
-    }
-
-    /// Whether a version's bytes are worth anything to somebody who looks for it.
-    pub(crate) fn is_there(version: &Version) -> bool {
-        version.state == VersionState::There
     }
 }

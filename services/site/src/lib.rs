@@ -1,32 +1,33 @@
 //! L2: a site: its datasets, jobs and nodes, and what is ordered of whom. docs/internals/site.md.
 //!
 //! [`Site::step`] takes what has happened and says what is to be done; it does nothing itself. Its state follows from its events
-//! alone, so the log of events is the truth, and a controller that begins anew plays it.
+//! alone, so the log of events is the truth, and a controller that starts again replays it.
 //!
 //! What is to be done for a job is not kept as a list of steps but derived, each time something has happened, from what there is and what
 //! there must be ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
 //!
-//! Reading order: `event`, `state`, `submit` (a job comes), `asked` (its stages; at `PreRun`, the gate, it waits), `stage` (what is brought,
-//! from where), `reported` (what came of it), `finish`, `keep`, `lift`.
+//! Reading order: `event`, `model` (what is known), `state`, `submit` (a job comes), `requests` (its stages; at `PreRun`, the gate, it
+//! waits), `stage` (what is brought, from where), `reported` (what came of it), `finish`, `keep`, `space`.
 
-mod asked;
+mod audit;
+mod capacity;
 mod data;
 mod event;
 mod finish;
 mod keep;
-mod lend;
-mod level;
-mod lift;
+mod model;
+mod moves;
 mod node;
-mod orders;
+mod partitions;
 mod reported;
-mod room;
-mod sight;
+mod requests;
+mod space;
 mod stage;
 mod state;
 mod submit;
 mod usage;
 mod verify;
+mod views;
 
 pub use event::{Action, Asked, Config, Event, Token};
 pub use state::Site;
@@ -39,7 +40,7 @@ pub const MAX_JOBS: usize = 100_000;
 pub const MAX_DATASETS: usize = 10_000;
 /// Others who may read one dataset.
 pub const MAX_READERS: usize = 64;
-/// Jobs that are advised anew when what they read is there.
+/// Jobs that are advised again when what they read is there.
 pub const MAX_ADVISED: usize = 256;
 /// Nodes.
 pub const MAX_NODES: usize = tarn_types::bounds::MAX_NODES;
@@ -75,5 +76,8 @@ impl Site {
             Event::Passed => self.expire(),
         }
         actions.append(&mut self.actions);
+        if cfg!(debug_assertions) {
+            self.recount();
+        }
     }
 }

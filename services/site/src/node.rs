@@ -1,8 +1,11 @@
 //! Nodes come and go. What one says that it holds is compared with what the log says.
 
 use crate::MAX_NODES;
-use crate::level::{Level, Moving};
-use crate::state::{Node, Phase, Site, VersionId, VersionState, Why, room};
+use crate::model::catalog::stored_size;
+use crate::model::job::Phase;
+use crate::model::node::{Level, Moving, Node};
+use crate::model::orders::{Ordered, Why};
+use crate::state::Site;
 use std::collections::BTreeSet;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
@@ -126,7 +129,7 @@ impl Site {
             }
             let is_orphan = match &held {
                 Held::Part(part) | Held::Copy(part, _) => {
-                    match (self.proof_of(part), holding.proof) {
+                    match (self.catalog.proof_of(part), holding.proof) {
                         (Some(ours), Some(said)) if ours == said => {
                             lost.remove(&(part.clone(), store.clone()));
                             self.found((name, &store), part, ours, known.contains(part));
@@ -162,7 +165,7 @@ impl Site {
     /// A node has what the log knows, in this store.
     fn found(&mut self, (name, store): (&str, &str), part: &Part, proof: Proof, is_known: bool) {
         if is_known {
-            self.place((name, store), part, room(&proof));
+            self.place((name, store), part, stored_size(&proof));
             return;
         }
         // The log had given it up: its word is not enough.
@@ -182,19 +185,11 @@ impl Site {
         node.moving.retain(|_, moving| is_possible(moving));
         let parts: Vec<Part> = node.moving.keys().cloned().collect();
         for part in parts {
-            match self.proof_of(&part) {
+            match self.catalog.proof_of(&part) {
                 Some(_) => self.order_move(name, &part),
                 None => self.moved(name, &part),
             }
         }
-    }
-
-    pub(crate) fn proof_of(&self, part: &Part) -> Option<Proof> {
-        let version = self.version(&VersionId::of(part))?;
-        if matches!(version.state, VersionState::Failed(_)) {
-            return None;
-        }
-        version.parts.get(&part.part).cloned()
     }
 
     /// What a running job's nodes lend each other is seen to: this one may have begun anew.
@@ -227,7 +222,7 @@ impl Site {
             ports: Default::default(),
             ..std::mem::take(node)
         };
-        let gone = |o: &crate::state::Ordered| o.node == name;
+        let gone = |o: &Ordered| o.node == name;
         let orders = self.orders.iter().filter(|(_, o)| gone(o));
         let orders: Vec<u64> = orders.map(|(id, _)| *id).collect();
         for id in orders {

@@ -1,6 +1,9 @@
 //! What came of orders.
 
-use crate::state::{Phase, Site, Step, VersionId, Why, room};
+use crate::model::catalog::{VersionId, stored_size};
+use crate::model::job::{Phase, Step};
+use crate::model::orders::Why;
+use crate::state::Site;
 use crate::verify::has_read;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Job, Part, Proof, Report, Uid, Worked};
@@ -63,13 +66,13 @@ impl Site {
             }
             Why::Check(part, proof) => {
                 // Meanwhile nobody may need it any more.
-                let known = self.version(&VersionId::of(&part));
+                let known = self.catalog.version(&VersionId::of(&part));
                 let is_known = known.is_some_and(|v| v.parts.get(&part.part) == Some(&proof));
                 // An older node says that it is whole, not what it is.
                 let is_same = proven.is_none_or(|(found, _)| found == proof);
                 match is_known {
                     true if is_same => {
-                        self.place((&node, &ordered.store), &part, room(&proof));
+                        self.place((&node, &ordered.store), &part, stored_size(&proof));
                         self.jobs_that_wait();
                     }
                     // It has become another since the node told of it.
@@ -127,7 +130,7 @@ impl Site {
     }
 
     fn fetched(&mut self, place: (&str, &str), part: &Part, proof: Proof) {
-        let Some(version) = self.version_mut(&VersionId::of(part)) else {
+        let Some(version) = self.catalog.version_mut(&VersionId::of(part)) else {
             self.doom_copy(place, part);
             return;
         };
@@ -142,7 +145,7 @@ impl Site {
                 return;
             }
         }
-        self.place(place, part, room(&proof));
+        self.place(place, part, stored_size(&proof));
     }
 
     fn part_made(&mut self, node: &str, id: Job, dataset: &str, proof: Proof) {
@@ -155,21 +158,14 @@ impl Site {
         let Some(makes) = job.makes.iter().find(|m| m.version.dataset == dataset) else {
             return;
         };
-        let (version, size) = (makes.version.clone(), makes.size);
+        let version = makes.version.clone();
         let part = version.part(at as u32);
-        let mut store = String::new();
-        if let Some(node) = self.nodes.get_mut(node) {
-            if let Some(promised) = node.promised.get_mut(&(id, version.owner)) {
-                *promised = promised.saturating_sub(size);
-            }
-            if let Some((at, bytes)) = node.written.get_mut(&(id, dataset.to_owned())) {
-                *bytes = 0;
-                store.clone_from(at);
-            }
-        }
-        if let Some(version) = self.version_mut(&version) {
+        let there = self.nodes.get_mut(node);
+        let store = there.map(|there| there.end_promise(id, makes));
+        let store = store.unwrap_or_default();
+        if let Some(version) = self.catalog.version_mut(&version) {
             version.parts.insert(part.part, proof.clone());
-            self.place((node, &store), &part, room(&proof));
+            self.place((node, &store), &part, stored_size(&proof));
         }
     }
 
@@ -250,7 +246,7 @@ impl Site {
                 makes.find(|m| m.version.dataset == *dataset)
             });
             if let Some(version) = made.map(|m| m.version.clone()) {
-                self.fail_version(&version, &why.text);
+                self.catalog.fail_version(&version, &why.text, self.now);
             }
         }
         self.stage_failed(id, why);

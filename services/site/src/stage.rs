@@ -2,28 +2,22 @@
 //! nothing is missing, the phase is over.
 //! Where a part comes from is chosen in `bring_part`.
 
-use crate::lift::{For, Space};
-use crate::state::{JobState, Node, Phase, Reads, Site, Step, VersionId, VersionState, Why, room};
+use crate::model::catalog::{Version, VersionId, VersionState, stored_size};
+use crate::model::job::{JobState, Phase, Reads, Step};
+use crate::model::node::Node;
+use crate::model::orders::Why;
+use crate::model::progress::Progress;
+use crate::model::space::{Space, SpaceRequest};
+use crate::state::Site;
 use std::path::Path;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held, Job, Order, Origin, Owner, Part, Peer, Proof, Said, Work};
-use tarn_types::hash::Hash;
 use tarn_types::units::{Nanos, SECOND};
 
 /// Transfers at a time from one node to others, for one job.
 const MAX_FROM_ONE: usize = 2;
 /// How long a node is waited for that does not answer.
 const TIMEOUT: Nanos = 60 * SECOND;
-
-/// What a look at a job has found.
-pub(crate) enum Look {
-    /// Something is under way, or was ordered.
-    Busy,
-    /// Nothing is missing.
-    Whole,
-    /// It cannot be done.
-    Never(Refusal),
-}
 
 impl Site {
     /// Looks at a job again, after something has happened that may concern it.
@@ -45,21 +39,21 @@ impl Site {
             _ => return,
         };
         match look {
-            Look::Busy => {}
-            Look::Whole if job.phase == Phase::Waiting => {
+            Progress::Pending => {}
+            Progress::Complete if job.phase == Phase::Waiting => {
                 self.brought(id, "what it reads is there")
             }
-            Look::Whole => self.next(id),
-            Look::Never(why) => self.stage_failed(id, why),
+            Progress::Complete => self.next(id),
+            Progress::Failed(why) => self.stage_failed(id, why),
         }
     }
 
     /// A job has no nodes yet, and Slurm waits for its data: where it is expected, what it reads is brought as far as it can be had now, so that
     /// its nodes need not wait (Weiland 2018, section 2.2). The rest is the gate's.
-    fn bring_ahead(&mut self, id: Job, job: &JobState) -> Look {
+    fn bring_ahead(&mut self, id: Job, job: &JobState) -> Progress {
         if let Some(node) = job.ahead.iter().find(|node| !self.is_up(node)) {
             let text = format!("node {node} does not answer any more");
-            return Look::Never(Refusal::new(Code::Lost, text));
+            return Progress::Failed(Refusal::new(Code::Lost, text));
         }
         let expected = JobState {
             nodes: job.ahead.clone(),
@@ -67,17 +61,21 @@ impl Site {
         };
         let mut is_whole = true;
         for reads in &job.reads {
-            let version = self.version(&reads.version);
-            if !version.is_some_and(Self::is_there) {
+            let version = self.catalog.version(&reads.version);
+            if !version.is_some_and(Version::is_there) {
                 continue;
             }
             match self.bring(id, &expected, reads) {
-                Look::Whole => {}
-                Look::Busy => is_whole = false,
+                Progress::Complete => {}
+                Progress::Pending => is_whole = false,
                 never => return never,
             }
         }
-        if is_whole { Look::Whole } else { Look::Busy }
+        if is_whole {
+            Progress::Complete
+        } else {
+            Progress::Pending
+        }
     }
 
     /// As much as could be is brought to where a job is expected.
@@ -186,15 +184,6 @@ impl Site {
         self.answer_stage(id, Err(why));
     }
 
-    pub(crate) fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
-        let mut orders = self.orders.of(step);
-        orders.any(|o| o.node == node && matches!(&o.why, Why::Job(job, ..) if *job == id))
-    }
-
-    pub(crate) fn is_done(job: &JobState, node: &str, step: &Step) -> bool {
-        job.done.contains(&(node.to_owned(), step.clone()))
-    }
-
     /// Orders something once on a node. Whether it is done.
     pub(crate) fn once(
         &mut self,
@@ -204,10 +193,10 @@ impl Site {
         step: Step,
         order: Order,
     ) -> bool {
-        if Self::is_done(job, node, &step) {
+        if job.is_done(node, &step) {
             return true;
         }
-        if self.is_up(node) && !self.is_under_way(id, node, &step) {
+        if self.is_up(node) && !self.orders.is_under_way(id, node, &step) {
             self.order(node, Why::Job(id, step, None), order);
         }
         false
@@ -218,7 +207,7 @@ impl Site {
     }
 
     /// A node that does not answer is waited for, but not for ever.
-    pub(crate) fn wait_for(&mut self, id: Job, node: &str) -> Result<(), Look> {
+    pub(crate) fn wait_for(&mut self, id: Job, node: &str) -> Result<(), Progress> {
         let known = self.nodes.entry(node.to_owned());
         let since = self.now;
         let known = known.or_insert_with(|| Node {
@@ -236,15 +225,15 @@ impl Site {
         let text =
             format!("tarnd of node {node} does not answer: is `tarnd --site` running there?");
         if self.now.saturating_sub(since) >= timeout {
-            return Err(Look::Never(Refusal::new(Code::Lost, text)));
+            return Err(Progress::Failed(Refusal::new(Code::Lost, text)));
         }
         if let Some(job) = self.jobs.get_mut(&id) {
             job.waits = Some(text);
         }
-        Err(Look::Busy)
+        Err(Progress::Pending)
     }
 
-    fn stage(&mut self, id: Job, job: &JobState) -> Look {
+    fn stage(&mut self, id: Job, job: &JobState) -> Progress {
         for node in &job.nodes {
             if let Err(look) = self.wait_for(id, node) {
                 return look;
@@ -254,13 +243,13 @@ impl Site {
         let mut is_whole = self.check_dests(id, job);
         for reads in &job.reads {
             match self.bring(id, job, reads) {
-                Look::Whole => {}
-                Look::Busy => is_whole = false,
+                Progress::Complete => {}
+                Progress::Pending => is_whole = false,
                 never => return never,
             }
         }
         if !is_whole {
-            return Look::Busy;
+            return Progress::Pending;
         }
         for reads in job.reads.iter().filter(|r| !r.is_changed) {
             is_whole &= self.view(id, job, reads);
@@ -268,48 +257,48 @@ impl Site {
         if !self.has_promise(id)
             && let Err(why) = self.check_quota(job)
         {
-            return Look::Never(why);
+            return Progress::Failed(why);
         }
         for makes in &job.makes {
-            let parts = makes.from.as_ref().map(|v| self.parts_of(v));
+            let parts = makes.from.as_ref().map(|v| self.catalog.parts_of(v));
             let parts = parts.unwrap_or_default();
             for node in job.writers(makes) {
                 let dataset = makes.version.dataset.clone();
                 let step = Step::Prepare(dataset.clone());
-                if Self::is_done(job, node, &step) {
+                if job.is_done(node, &step) {
                     continue;
                 }
                 is_whole = false;
-                if self.is_under_way(id, node, &step) {
+                if self.orders.is_under_way(id, node, &step) {
                     continue;
                 }
                 let what = (makes.version.owner, &*dataset);
-                match self.set_aside(node, what, For::maker(id, makes)) {
+                match self.set_aside(node, what, SpaceRequest::of_output(id, makes)) {
                     Space::In(_) => {}
                     Space::Soon => continue,
-                    Space::None(why) => return Look::Never(why),
+                    Space::None(why) => return Progress::Failed(why),
                 }
                 let work = Work::Prepare {
                     store: self.written_in(id, node, &dataset),
                     job: id,
                     dataset,
-                    hashes: self.hashes_of(&parts),
+                    hashes: self.catalog.hashes_of(&parts),
                     parts: parts.clone(),
                     memory: self.memory_for(job, node, &makes.version),
                 };
-                let order = do_as(job, work);
+                let order = job.order(work);
                 self.once(id, job, node, step, order);
             }
         }
         if !is_whole {
-            return Look::Busy;
+            return Progress::Pending;
         }
         match self.lend(id, job) {
-            Look::Whole => {}
+            Progress::Complete => {}
             look => return look,
         }
         match self.share(id, job) {
-            Look::Whole => {}
+            Progress::Complete => {}
             look => return look,
         }
         for (at, node) in job.nodes.iter().enumerate() {
@@ -320,74 +309,69 @@ impl Site {
             };
             is_whole &= self.once(id, job, node, Step::Admit, order);
         }
-        if is_whole { Look::Whole } else { Look::Busy }
+        if is_whole {
+            Progress::Complete
+        } else {
+            Progress::Pending
+        }
     }
 
     /// Room for what a job writes, or for a partition of it, on a node, once.
-    pub(crate) fn set_aside(&mut self, node: &str, what: (Owner, &str), whom: For<'_>) -> Space {
+    pub(crate) fn set_aside(
+        &mut self,
+        node: &str,
+        what: (Owner, &str),
+        whom: SpaceRequest<'_>,
+    ) -> Space {
         let known = self.nodes.get(node);
-        let key = (whom.job, what.1.to_owned());
-        if let Some((store, _)) = known.and_then(|node| node.written.get(&key)) {
+        if let Some(store) = known.and_then(|node| node.written_in(whom.job, what.1)) {
             return Space::In(store.clone());
         }
         let space = self.make_room(node, whom.size, whom);
-        if let Space::In(store) = &space {
-            self.promise(whom.job, what, (node, store.clone()), whom.size);
+        if let Space::In(store) = &space
+            && let Some(node) = self.nodes.get_mut(node)
+        {
+            node.promise(whom.job, what, store.clone(), whom.size);
         }
         space
     }
 
     /// The store in which a job writes a dataset, or has a partition.
     pub(crate) fn written_in(&self, id: Job, node: &str, name: &str) -> String {
-        let key = (id, name.to_owned());
-        let written = self.nodes.get(node).and_then(|node| node.written.get(&key));
-        written.map_or_else(String::new, |(store, _)| store.clone())
-    }
-
-    pub(crate) fn parts_of(&self, version: &VersionId) -> Vec<Part> {
-        let known = self.version(version);
-        let parts = known.into_iter().flat_map(|v| v.parts.keys());
-        parts.map(|part| version.part(*part)).collect()
-    }
-
-    /// What each of these holds, as it was published.
-    pub(crate) fn hashes_of(&self, parts: &[Part]) -> Vec<Hash> {
-        let of = |part: &Part| {
-            let known = self.version(&VersionId::of(part))?;
-            known.parts.get(&part.part).map(|proof| proof.hash)
-        };
-        parts.iter().filter_map(of).collect()
+        let node = self.nodes.get(node);
+        let store = node.and_then(|node| node.written_in(id, name));
+        store.cloned().unwrap_or_default()
     }
 
     /// Sees to it that a version is on all nodes that read it.
-    fn bring(&mut self, id: Job, job: &JobState, reads: &Reads) -> Look {
-        if let Err(why) = self.check_grant(job, reads) {
-            return Look::Never(why);
+    fn bring(&mut self, id: Job, job: &JobState, reads: &Reads) -> Progress {
+        if let Err(why) = job.check_grant(&self.catalog, reads) {
+            return Progress::Failed(why);
         }
-        let Some(version) = self.version(&reads.version).cloned() else {
+        let Some(version) = self.catalog.version(&reads.version).cloned() else {
             let text = format!(
                 "version {} of `{}` was removed",
                 reads.version.version, reads.version.dataset
             );
-            return Look::Never(Refusal::new(Code::NotFound, text));
+            return Progress::Failed(Refusal::new(Code::NotFound, text));
         };
         match &version.state {
             VersionState::Failed(why) => {
                 let text = format!("`{}` was not made: {why}", reads.name);
-                return Look::Never(Refusal::new(Code::Dependency, text));
+                return Progress::Failed(Refusal::new(Code::Dependency, text));
             }
             VersionState::Promised => {
                 let maker = version.maker.and_then(|m| self.jobs.get(&m));
                 let publishes = maker.is_some_and(|m| m.phase == Phase::Publishing);
                 if publishes {
-                    return Look::Busy;
+                    return Progress::Pending;
                 }
                 let maker = version.maker.map_or(String::new(), |m| m.to_string());
                 let text = format!(
                     "`{}` is not made yet: job {maker} makes it, and this one was not to wait for it; submit it with --dependency=afterok:{maker},afterburstbuffer:{maker}",
                     reads.version.dataset,
                 );
-                return Look::Never(Refusal::new(Code::Dependency, text));
+                return Progress::Failed(Refusal::new(Code::Dependency, text));
             }
             VersionState::There => {}
         }
@@ -400,12 +384,12 @@ impl Site {
             if parts.is_empty() {
                 parts.push((reads.version.part(version.content), None));
             } else if !self.is_unchanged(id, job, reads, source) {
-                return Look::Busy;
+                return Progress::Pending;
             }
         }
         let mut is_whole = true;
         let source = version.source.as_deref();
-        let whom = For {
+        let whom = SpaceRequest {
             job: id,
             tier: reads.tier.as_deref(),
             size: reads.size,
@@ -415,21 +399,25 @@ impl Site {
             for (part, proof) in &parts {
                 let about = (part, proof.as_ref(), source);
                 match self.bring_part(whom, job, node, about) {
-                    Look::Whole => {}
-                    Look::Busy => is_here = false,
+                    Progress::Complete => {}
+                    Progress::Pending => is_here = false,
                     never => return never,
                 }
             }
             is_whole &= is_here;
             if is_here {
                 match self.lift(id, job, node, reads) {
-                    Look::Whole => {}
-                    Look::Busy => is_whole = false,
+                    Progress::Complete => {}
+                    Progress::Pending => is_whole = false,
                     never => return never,
                 }
             }
         }
-        if is_whole { Look::Whole } else { Look::Busy }
+        if is_whole {
+            Progress::Complete
+        } else {
+            Progress::Pending
+        }
     }
 
     /// Whether a source was found to be what was read of it, since this job has nodes. Somebody who has it looks.
@@ -438,11 +426,10 @@ impl Site {
         if job.done.iter().any(|(_, done)| *done == step) {
             return true;
         }
-        let looks = |why: &Why| matches!(why, Why::Job(job, ..) if *job == id);
-        if self.orders.of(&step).any(|o| looks(&o.why)) {
+        if self.orders.is_under_way_anywhere(id, &step) {
             return false;
         }
-        let known = self.version(&reads.version);
+        let known = self.catalog.version(&reads.version);
         let known = known.and_then(|v| v.parts.get_key_value(&v.content));
         let Some((number, proof)) = known.map(|(number, proof)| (*number, proof.clone())) else {
             return true;
@@ -492,10 +479,10 @@ impl Site {
             );
             return Err(Refusal::new(Code::Changed, text));
         }
-        for part in self.parts_of(&version) {
+        for part in self.catalog.parts_of(&version) {
             self.remove_everywhere(&part);
         }
-        if let Some(version) = self.version_mut(&version) {
+        if let Some(version) = self.catalog.version_mut(&version) {
             version.parts.clear();
             version.content += 1;
         }
@@ -504,24 +491,24 @@ impl Site {
 
     pub(crate) fn bring_part(
         &mut self,
-        whom: For<'_>,
+        whom: SpaceRequest<'_>,
         job: &JobState,
         node: &str,
         (part, proof, source): (&Part, Option<&Proof>, Option<&Path>),
-    ) -> Look {
+    ) -> Progress {
         if self.nodes.get(node).is_some_and(|n| n.has(part)) {
-            return Look::Whole;
+            return Progress::Complete;
         }
         let step = Step::Fetch(part.clone());
-        if self.is_fetched(node, part) {
-            return Look::Busy;
+        if self.orders.is_fetched(node, part) {
+            return Progress::Pending;
         }
         let id = whom.job;
-        let space = self.make_room(node, proof.map_or(whom.size, room), whom);
+        let space = self.make_room(node, proof.map_or(whom.size, stored_size), whom);
         let store = match space {
             Space::In(store) => store,
-            Space::Soon => return Look::Busy,
-            Space::None(why) => return Look::Never(why),
+            Space::Soon => return Progress::Pending,
+            Space::None(why) => return Progress::Failed(why),
         };
         let place = (node, &store[..]);
         let user = Self::rights(part.owner, job.user);
@@ -533,12 +520,11 @@ impl Site {
             .filter(|(_, n)| have(n))
             .map(|(name, _)| name.clone())
             .collect();
-        let load = |site: &Self, name: &str| {
-            let from = |why: &Why| matches!(why, Why::Job(_, _, Some((n, _))) if n == name);
-            site.orders.values().filter(|o| from(&o.why)).count()
-        };
-        let best = sources.iter().min_by_key(|name| load(self, name)).cloned();
-        let sealed = self.is_sealed(&VersionId::of(part));
+        let best = sources
+            .iter()
+            .min_by_key(|name| self.orders.count_from(name))
+            .cloned();
+        let sealed = self.catalog.is_sealed(&VersionId::of(part));
         let fetch = |from| Work::Fetch {
             part: part.clone(),
             from,
@@ -548,13 +534,13 @@ impl Site {
         };
         match (best, source) {
             (Some(peer), _) => {
-                if load(self, &peer) >= MAX_FROM_ONE {
-                    return Look::Busy;
+                if self.orders.count_from(&peer) >= MAX_FROM_ONE {
+                    return Progress::Pending;
                 }
                 let port = self.nodes.get(&peer).and_then(|n| n.ports.get(&user));
                 let Some(port) = port.copied() else {
                     self.ask_port(&peer, rights);
-                    return Look::Busy;
+                    return Progress::Pending;
                 };
                 let from = Origin::Peer(Peer {
                     node: peer.clone(),
@@ -563,30 +549,25 @@ impl Site {
                 });
                 let why = Why::Job(id, step, Some((peer, user)));
                 self.work_in(place, why, rights, fetch(from));
-                Look::Busy
+                Progress::Pending
             }
             // Whoever has it moves it just now.
-            (None, _) if self.is_moving(part) => Look::Busy,
+            (None, _) if self.is_moving(part) => Progress::Pending,
             // What several nodes lack is read outside once.
-            (None, Some(_)) if self.is_fetched_anywhere(part) => Look::Busy,
+            (None, Some(_)) if self.orders.is_fetched_anywhere(part) => Progress::Pending,
             (None, Some(path)) => {
                 let from = Origin::Outside(path.to_owned());
                 self.work_in(place, Why::Job(id, step, None), rights, fetch(from));
-                Look::Busy
+                Progress::Pending
             }
             (None, None) => {
                 let text = format!(
                     "{part} is on no node that answers; make it again, or wait until the nodes that have it are back: {}",
                     self.last_seen(part)
                 );
-                Look::Never(Refusal::new(Code::Lost, text))
+                Progress::Failed(Refusal::new(Code::Lost, text))
             }
         }
-    }
-
-    fn is_fetched(&self, node: &str, part: &Part) -> bool {
-        let mut fetches = self.orders.of(&Step::Fetch(part.clone()));
-        fetches.any(|o| o.node == node)
     }
 
     /// Whether a node that answers has a part that goes from one store of it to another.
@@ -595,16 +576,8 @@ impl Site {
         self.nodes.values().any(moves)
     }
 
-    pub(crate) fn is_fetched_anywhere(&self, part: &Part) -> bool {
-        self.orders.of(&Step::Fetch(part.clone())).next().is_some()
-    }
-
     pub(crate) fn ask_port(&mut self, node: &str, (user, group): (u32, u32)) {
-        let is_asked = self
-            .orders
-            .values()
-            .any(|o| o.node == node && o.why == Why::Port(user));
-        if !is_asked {
+        if !self.orders.is_port_requested(node, user) {
             self.order(node, Why::Port(user), Order::Serve { user, group });
         }
     }
@@ -622,7 +595,7 @@ impl Site {
     }
 
     /// The job's folders go, and its tasks are let in no more.
-    fn leave(&mut self, id: Job, job: &JobState) -> Look {
+    fn leave(&mut self, id: Job, job: &JobState) -> Progress {
         let mut is_whole = true;
         let mut owners: Vec<u32> = vec![job.user];
         owners.extend(
@@ -647,14 +620,10 @@ impl Site {
                 is_whole &= self.once(id, job, node, Step::Clear(*user), order);
             }
         }
-        if is_whole { Look::Whole } else { Look::Busy }
-    }
-}
-
-pub(crate) fn do_as(job: &JobState, work: Work) -> Order {
-    Order::Do {
-        user: job.user,
-        group: job.group,
-        work: Box::new(work),
+        if is_whole {
+            Progress::Complete
+        } else {
+            Progress::Pending
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! A job comes: which versions it reads and makes, and whether there may be room for them.
 
-use crate::lend::lent;
-use crate::state::{JobState, Makes, Phase, Reads, Site, Version, VersionId, VersionState};
+use crate::model::catalog::{Version, VersionId, VersionState};
+use crate::model::job::{JobState, Makes, Phase, Reads};
+use crate::partitions::lent;
+use crate::state::Site;
 use crate::{MAX_ADVISED, MAX_DATASETS, MAX_JOBS};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +132,7 @@ impl Site {
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
         let mut after = BTreeSet::new();
         for reads in &job.reads {
-            let Some(version) = self.version(&reads.version) else {
+            let Some(version) = self.catalog.version(&reads.version) else {
                 continue;
             };
             if let (VersionState::Promised, Some(maker)) = (&version.state, version.maker) {
@@ -298,14 +300,7 @@ impl Site {
 
     /// A job that was submitted, and never taken in, is over.
     pub(crate) fn never_comes(&mut self, job: Job) {
-        let mut has_ended = false;
-        for workflow in self.workflows.values_mut() {
-            if workflow.awaits.remove(&job) && workflow.awaits.is_empty() {
-                workflow.has_ended = true;
-                has_ended = true;
-            }
-        }
-        if has_ended {
+        if self.catalog.stop_awaiting(job) {
             self.settle();
         }
     }
@@ -339,7 +334,7 @@ impl Site {
             version,
             ..key.clone()
         };
-        let versions = self.dataset(&key).map(|d| &d.versions);
+        let versions = self.catalog.dataset(&key).map(|d| &d.versions);
         let latest = self.latest(job, &key, used.role, state);
         let latest = latest.or(dataset.source.as_ref().map(|_| 0));
         let read = match (used.role, latest) {
@@ -348,8 +343,8 @@ impl Site {
             (_, None) => return Err(nobody_makes(dataset, workflow)),
         };
         if let Some(version) = &read {
-            self.same_source(version, dataset)?;
-            if dataset.encrypt && self.version(version).is_some_and(|v| !v.is_sealed) {
+            self.catalog.same_source(version, dataset)?;
+            if dataset.encrypt && self.catalog.version(version).is_some_and(|v| !v.is_sealed) {
                 let text = format!(
                     "`{}` has `encrypt`, but version {} of it is stored on the nodes unencrypted: remove that first (`tarn data rm`), and set `encrypt` in the first job that reads or makes it",
                     dataset.name, version.version
@@ -368,7 +363,7 @@ impl Site {
         if used.role == Role::In {
             return Ok(());
         }
-        let is_sealed = dataset.encrypt || self.was_sealed(&key);
+        let is_sealed = dataset.encrypt || self.catalog.was_sealed(&key);
         if is_sealed && dataset.size.is_none() {
             let text = format!(
                 "`{}` is encrypted, so its output is written to memory: state its largest size, `data.{}.size = \"...\"`",
@@ -423,7 +418,7 @@ impl Site {
             self.drop_version(&makes.version);
         }
         let key = (state.owner, state.workflow.clone());
-        let own = self.workflows.entry(key.clone()).or_default();
+        let own = self.catalog.workflows.entry(key.clone()).or_default();
         match &submitted.chain {
             None => own.has_ended = submitted.is_alone,
             Some(chain) => {
@@ -439,9 +434,9 @@ impl Site {
         let makes = makes.map(|m| (&m.version.dataset, &m.version, Some(job)));
         for (name, id, maker) in reads.chain(makes) {
             let (keep, source, encrypt) = keep_of(name);
-            let is_sealed = encrypt || self.was_sealed(id);
+            let is_sealed = encrypt || self.catalog.was_sealed(id);
             let whose = (id.owner, id.workflow.clone());
-            let workflow = self.workflows.entry(whose).or_default();
+            let workflow = self.catalog.workflows.entry(whose).or_default();
             let dataset = workflow.datasets.entry(id.dataset.clone()).or_default();
             let version = dataset.versions.entry(id.version);
             let version = version.or_insert_with(|| Version {
@@ -463,18 +458,13 @@ impl Site {
         }
         // A script by itself may have to do with others' data alone.
         let is_empty = self
+            .catalog
             .workflows
             .get(&key)
             .is_some_and(|w| w.datasets.is_empty());
         if is_empty && submitted.chain.is_none() {
-            self.workflows.remove(&key);
+            self.catalog.workflows.remove(&key);
         }
-    }
-
-    /// Whether a dataset has versions that are encrypted: then all that come are.
-    pub(crate) fn was_sealed(&self, id: &VersionId) -> bool {
-        let versions = self.dataset(id).map(|d| &d.versions);
-        versions.is_some_and(|all| all.values().any(|v| v.is_sealed))
     }
 
     pub(crate) fn check_quota(&self, state: &JobState) -> Result<(), Refusal> {
@@ -490,9 +480,7 @@ impl Site {
             Owner::User(_) => "you have".to_owned(),
             Owner::Project(gid) => format!("your project, group {gid}, has"),
         };
-        let own = self.workflows.range((owner, String::new())..);
-        let own = own.take_while(|((o, _), _)| *o == owner);
-        if own.map(|(_, w)| w.datasets.len()).sum::<usize>() >= MAX_DATASETS {
+        if self.catalog.count_datasets(owner) >= MAX_DATASETS {
             let text = format!("{has} {MAX_DATASETS} datasets: remove some (`tarn data rm`)");
             return Err(Refusal::new(Code::Quota, text));
         }

@@ -1,86 +1,13 @@
 //! What owners use: what a site would charge by. docs/guide/on-a-site.md, "Usage".
 
+use crate::model::node::release;
+use crate::model::usage::{Counts, DAY, Meter};
 use crate::state::Site;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tarn_proto::site::{Job, Owner, Part, UsageInfo};
-use tarn_types::units::{Nanos, SECOND, Time};
+use tarn_types::units::{SECOND, Time};
 
-/// Days, of UTC, of which each owner's use is known one by one; what was before is one sum.
-const MAX_DAYS: usize = 400;
-const DAY: Nanos = 24 * 3600 * SECOND;
 const MIB: u128 = 1 << 20;
-
-/// What was used in some time.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Counts {
-    /// Bytes times nanoseconds.
-    byte_nanos: u128,
-    /// Nodes times nanoseconds.
-    node_nanos: u128,
-    pub(crate) read_outside: u64,
-    pub(crate) written_outside: u64,
-    pub(crate) between_nodes: u64,
-}
-
-/// What one owner has used.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Meter {
-    /// Bytes on tiers now.
-    stored: u64,
-    since: Time,
-    days: BTreeMap<u64, Counts>,
-    earlier: Counts,
-}
-
-impl Counts {
-    fn add(&mut self, other: &Self) {
-        self.byte_nanos += other.byte_nanos;
-        self.node_nanos += other.node_nanos;
-        self.read_outside += other.read_outside;
-        self.written_outside += other.written_outside;
-        self.between_nodes += other.between_nodes;
-    }
-}
-
-impl Meter {
-    fn day(&mut self, day: u64) -> &mut Counts {
-        if self.days.len() >= MAX_DAYS
-            && !self.days.contains_key(&day)
-            && let Some((_, oldest)) = self.days.pop_first()
-        {
-            self.earlier.add(&oldest);
-        }
-        self.days.entry(day).or_default()
-    }
-
-    /// So many of something, over some time.
-    fn spread(&mut self, (from, to): (Time, Time), times: u64, of: fn(&mut Counts) -> &mut u128) {
-        let mut at = from;
-        while times > 0 && at < to {
-            let end = (at / DAY + 1).saturating_mul(DAY).min(to);
-            *of(self.day(at / DAY)) += u128::from(end - at) * u128::from(times);
-            at = end;
-        }
-    }
-
-    fn advance(&mut self, now: Time) {
-        self.spread((self.since, now), self.stored, |c| &mut c.byte_nanos);
-        self.since = now;
-    }
-
-    /// What was used since the beginning of the day of this time.
-    fn sum(&self, since: Time) -> Counts {
-        let mut sum = match since {
-            0 => self.earlier.clone(),
-            _ => Counts::default(),
-        };
-        for (_, day) in self.days.range(since / DAY..) {
-            sum.add(day);
-        }
-        sum
-    }
-}
 
 impl Site {
     fn meter(&mut self, owner: Owner) -> &mut Meter {
@@ -137,7 +64,9 @@ impl Site {
         places.insert(store.to_owned());
         let before = there.parts.insert(part.clone(), bytes).unwrap_or(0);
         let meter = self.meter(part.owner);
-        meter.stored = (meter.stored - before.min(meter.stored)).saturating_add(bytes);
+        release(&mut meter.stored, before, "stored");
+        // What nodes report is at most what they have.
+        meter.stored = meter.stored.saturating_add(bytes);
     }
 
     /// A store of a node has it no more.
@@ -164,7 +93,7 @@ impl Site {
             return;
         };
         let meter = self.meter(part.owner);
-        meter.stored = meter.stored.saturating_sub(bytes);
+        release(&mut meter.stored, bytes, "stored");
     }
 
     /// All that these have used since the beginning of a day, jobs that have nodes now included.

@@ -1,29 +1,22 @@
 //! `tarn data verify`: the nodes read what they have of a dataset again. docs/guide/on-a-site.md, "Data that outlives jobs".
 
 use crate::MAX_VERIFIED;
-use crate::asked::Asker;
 use crate::event::Token;
-use crate::state::{Node, Site, VersionId, Why};
-use serde::{Deserialize, Serialize};
+use crate::model::catalog::VersionId;
+use crate::model::node::Node;
+use crate::model::orders::Why;
+use crate::model::requester::Requester;
+use crate::model::verification::Verifying;
+use crate::state::Site;
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{Owner, Part, Proof, ReplicaInfo, ReplicaState, Said, Uid, Work};
-
-/// What a user waits for. One at a time of each, and of each owner, so that nobody fills the queues of nodes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Verifying {
-    pub(crate) token: Token,
-    user: Uid,
-    /// Replicas that nothing was heard of yet.
-    left: usize,
-    found: Vec<ReplicaInfo>,
-}
+use tarn_proto::site::{Owner, Part, Proof, ReplicaInfo, ReplicaState, Said, Work};
 
 impl Site {
     /// Has all replicas of a dataset, or of one version, read again. Who asks is answered when the last node has reported.
     pub(crate) fn verify(
         &mut self,
         token: Token,
-        asker: &Asker<'_>,
+        asker: &Requester<'_>,
         (owner, workflow, dataset): (Owner, &str, &str),
         version: Option<u32>,
     ) -> Result<(), Refusal> {
@@ -92,7 +85,7 @@ impl Site {
             dataset: dataset.to_owned(),
             version: 0,
         };
-        let known = self.dataset(&id);
+        let known = self.catalog.dataset(&id);
         let versions = known.into_iter().flat_map(|d| &d.versions);
         let versions = versions.filter(|(number, _)| version.is_none_or(|v| v == **number));
         let mut found = Vec::new();
@@ -164,7 +157,11 @@ impl Site {
         if let Some(info) = verifying.found.get_mut(at) {
             (info.state, info.why) = (state, why);
         }
-        verifying.left = verifying.left.saturating_sub(1);
+        assert!(
+            verifying.left > 0,
+            "a replica of {part} was read that nobody waits for"
+        );
+        verifying.left -= 1;
         if verifying.left == 0
             && let Some(Verifying { token, found, .. }) = self.verifying.remove(&part.owner)
         {
@@ -204,14 +201,6 @@ impl Node {
             };
             info_of((name, place), (part, proof), state)
         })
-    }
-
-    /// Whether a store is not mounted there, or the node has it no more.
-    pub(crate) fn is_away(&self, store: &str) -> bool {
-        match self.level(store) {
-            Some(level) => level.is_away,
-            None => !store.is_empty(),
-        }
     }
 }
 

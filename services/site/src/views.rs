@@ -1,18 +1,15 @@
 //! What the tasks of a job see: of encrypted datasets a copy in clear, in the job's own memory.
 
-use crate::lend;
-use crate::state::{JobState, Reads, Site, Step, VersionId, room};
+use crate::model::catalog::{VersionId, stored_size};
+use crate::model::job::{JobState, Reads, Step};
+use crate::partitions;
+use crate::state::Site;
 use tarn_proto::site::{Job, Mount, Order, Owner, Part, Work};
 
 /// Bytes of a job's memory beyond what its datasets take: folders.
 const FOLDERS: u64 = 1 << 20;
 
 impl Site {
-    /// Whether a version is kept encrypted.
-    pub(crate) fn is_sealed(&self, version: &VersionId) -> bool {
-        self.version(version).is_some_and(|v| v.is_sealed)
-    }
-
     /// Bytes of the job's memory on a node, if this version of those that it uses is in clear there.
     pub(crate) fn memory_for(
         &self,
@@ -20,37 +17,37 @@ impl Site {
         node: &str,
         version: &VersionId,
     ) -> Option<u64> {
-        if !self.is_sealed(version) {
+        if !self.catalog.is_sealed(version) {
             return None;
         }
         let is_here = |nodes: &[String]| nodes.iter().any(|name| name == node);
         let reads = job.reads.iter().filter(|r| is_here(job.readers(r)));
-        let read = reads.filter_map(|r| self.version(&r.version));
+        let read = reads.filter_map(|r| self.catalog.version(&r.version));
         let read = read.filter(|v| v.is_sealed);
-        let read: u64 = read.flat_map(|v| v.parts.values()).map(room).sum();
+        let read: u64 = read.flat_map(|v| v.parts.values()).map(stored_size).sum();
         let makes = job.makes.iter().filter(|m| is_here(job.writers(m)));
-        let makes = makes.filter(|m| self.is_sealed(&m.version));
+        let makes = makes.filter(|m| self.catalog.is_sealed(&m.version));
         let made: u64 = makes.map(|m| m.size).sum();
         Some(read.saturating_add(made).saturating_add(FOLDERS))
     }
 
     /// Merges what is of several parts, and opens what is sealed. Whether that is done everywhere.
     pub(crate) fn view(&mut self, id: Job, job: &JobState, reads: &Reads) -> bool {
-        let parts = self.parts_of(&reads.version);
-        if parts.len() < 2 && !self.is_sealed(&reads.version) {
+        let parts = self.catalog.parts_of(&reads.version);
+        if parts.len() < 2 && !self.catalog.is_sealed(&reads.version) {
             return true;
         }
         let mut is_whole = true;
         for node in job.readers(reads) {
             let dataset = reads.name.clone();
             let step = Step::View(dataset.clone());
-            let is_begun = Self::is_done(job, node, &step) || self.is_under_way(id, node, &step);
+            let is_begun = job.is_done(node, &step) || self.orders.is_under_way(id, node, &step);
             let store = self.store_to_merge((id, is_begun), node, reads, &parts);
             let work = Work::View {
                 store,
                 job: id,
                 dataset: dataset.clone(),
-                hashes: self.hashes_of(&parts),
+                hashes: self.catalog.hashes_of(&parts),
                 parts: parts.clone(),
                 memory: self.memory_for(job, node, &reads.version),
             };
@@ -93,15 +90,15 @@ impl Site {
             .iter()
             .filter(|r| !r.is_changed && (at == 0 || !r.on_first))
         {
-            let in_memory = self.is_sealed(&reads.version);
+            let in_memory = self.catalog.is_sealed(&reads.version);
             let owner = match reads.version.owner {
                 // A project's is opened by who reads it.
                 Owner::Project(_) if in_memory => Owner::User(job.user),
                 owner => owner,
             };
             let dataset = reads.name.clone();
-            let parts = self.parts_of(&reads.version);
-            let known = self.version(&reads.version);
+            let parts = self.catalog.parts_of(&reads.version);
+            let known = self.catalog.version(&reads.version);
             let file = match &parts[..] {
                 [only] => known.and_then(|v| v.parts.get(&only.part)?.file.as_ref()),
                 _ => None,
@@ -131,7 +128,7 @@ impl Site {
         for makes in job.makes.iter().filter(|m| at == 0 || m.rule.is_some()) {
             let dataset = makes.version.dataset.clone();
             let owner = Owner::User(job.user);
-            let in_memory = self.is_sealed(&makes.version);
+            let in_memory = self.catalog.is_sealed(&makes.version);
             let path = match in_memory {
                 true => format!("{owner}/w/{dataset}"),
                 false => format!("{owner}/j/{id}/w/{dataset}"),
@@ -149,7 +146,7 @@ impl Site {
                 spread: None,
             });
         }
-        mounts.extend(lend::mounts(id, job, node));
+        mounts.extend(partitions::mounts(id, job, node));
         mounts
     }
 }

@@ -3,36 +3,16 @@
 
 use crate::MAX_READERS;
 use crate::event::Asked;
-use crate::state::{Phase, Site, Step, VersionId, VersionState, Why};
+use crate::model::catalog::{VersionId, VersionState};
+use crate::model::job::{Phase, Step};
+use crate::model::node::Node;
+use crate::model::orders::Why;
+use crate::model::requester::Requester;
+use crate::state::Site;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{
     Ask, Job, JobInfo, NodeInfo, Order, Owner, Said, Stage, Staging, Uid, Which,
 };
-
-/// Who asks.
-#[derive(Debug, Clone)]
-pub(crate) struct Asker<'a> {
-    pub(crate) user: Uid,
-    pub(crate) groups: &'a [u32],
-    trusted: bool,
-}
-
-impl Asker<'_> {
-    fn is(&self, owner: Owner) -> bool {
-        owner.is(self.user, self.groups)
-    }
-
-    /// Whether they may change what is an owner's.
-    pub(crate) fn may_change(&self, owner: Owner) -> Result<(), Refusal> {
-        match self.is(owner) || self.user == 0 {
-            true => Ok(()),
-            false => {
-                let text = "it belongs to somebody else";
-                Err(Refusal::new(Code::Denied, text))
-            }
-        }
-    }
-}
 
 impl Site {
     /// Something is asked that changes something.
@@ -44,7 +24,7 @@ impl Site {
             trusted,
             ask,
         } = asked;
-        let asker = Asker {
+        let asker = Requester {
             user,
             groups: &groups,
             trusted,
@@ -212,7 +192,7 @@ impl Site {
         self.count_nodes(id);
         if !published {
             for version in makes {
-                if let Some(version) = self.version_mut(&version)
+                if let Some(version) = self.catalog.version_mut(&version)
                     && version.state == VersionState::Promised
                 {
                     let text = format!("job {id} ended before it was published");
@@ -235,14 +215,14 @@ impl Site {
         }
     }
 
-    fn change(&mut self, asker: &Asker<'_>, ask: Ask) -> Result<(), Refusal> {
+    fn change(&mut self, asker: &Requester<'_>, ask: Ask) -> Result<(), Refusal> {
         match ask {
             Ask::End { user, workflow } => {
                 if asker.user != user && !asker.trusted {
                     asker.may_change(Owner::User(user))?;
                 }
                 let key = (Owner::User(user), workflow);
-                let Some(found) = self.workflows.get_mut(&key) else {
+                let Some(found) = self.catalog.workflows.get_mut(&key) else {
                     // It may have no data of its own, only a project's or others'.
                     let mut jobs = self.jobs.values();
                     if jobs.any(|j| j.owner == key.0 && j.workflow == key.1) {
@@ -272,7 +252,7 @@ impl Site {
                 may,
             } => {
                 asker.may_change(owner)?;
-                let found = self.dataset_mut(owner, &workflow, &dataset)?;
+                let found = self.catalog.dataset_mut(owner, &workflow, &dataset)?;
                 if !may {
                     found.readers.remove(&to);
                 } else if found.readers.len() >= MAX_READERS && !found.readers.contains(&to) {
@@ -302,25 +282,11 @@ impl Site {
                 until,
             } => {
                 asker.may_change(owner)?;
-                self.dataset_mut(owner, &workflow, &dataset)?.kept = Some(until);
+                self.catalog.dataset_mut(owner, &workflow, &dataset)?.kept = Some(until);
                 Ok(())
             }
             _ => Err(Refusal::new(Code::Invalid, "this question changes nothing")),
         }
-    }
-
-    pub(crate) fn dataset_mut(
-        &mut self,
-        owner: Owner,
-        workflow: &str,
-        dataset: &str,
-    ) -> Result<&mut crate::state::Dataset, Refusal> {
-        let found = self.workflows.get_mut(&(owner, workflow.to_owned()));
-        let found = found.and_then(|w| w.datasets.get_mut(dataset));
-        found.ok_or_else(|| {
-            let text = format!("there is no dataset `{dataset}` of workflow `{workflow}`");
-            Refusal::new(Code::NotFound, text)
-        })
     }
 
     fn remove(
@@ -330,7 +296,7 @@ impl Site {
         dataset: Option<&str>,
         version: Option<u32>,
     ) -> Result<(), Refusal> {
-        let found = self.workflows.get(&(owner, workflow.to_owned()));
+        let found = self.catalog.workflows.get(&(owner, workflow.to_owned()));
         let datasets = found.into_iter().flat_map(|w| &w.datasets);
         let fits = datasets.filter(|(name, _)| dataset.is_none_or(|d| d == **name));
         let ids: Vec<VersionId> = fits
@@ -349,7 +315,10 @@ impl Site {
         }
         let used = self.used();
         if let Some(busy) = ids.iter().find(|id| used.contains(id)) {
-            let users = self.jobs.iter().filter(|(_, j)| self.needs(j, busy));
+            let users = self
+                .jobs
+                .iter()
+                .filter(|(_, j)| j.needs(&self.catalog, busy));
             let users: Vec<String> = users.map(|(id, _)| id.to_string()).collect();
             let text = format!(
                 "version {} of `{}` is used by job {}: wait until that has ended, or cancel it; others' jobs that have not begun do not count once their grant is revoked",
@@ -367,7 +336,7 @@ impl Site {
 
     /// Answers what changes nothing; `None` for what does.
     pub fn answer(&self, user: Uid, groups: &[u32], trusted: bool, ask: &Ask) -> Option<Said> {
-        let asker = Asker {
+        let asker = Requester {
             user,
             groups,
             trusted,
@@ -386,7 +355,7 @@ impl Site {
         })
     }
 
-    fn job(&self, asker: &Asker<'_>, id: Job) -> Said {
+    fn job(&self, asker: &Requester<'_>, id: Job) -> Said {
         let Some(job) = self.jobs.get(&id) else {
             let text = format!(
                 "job {id} is not known: it has no `#TARN` lines, or ended more than a day ago"
@@ -417,7 +386,7 @@ impl Site {
 
     /// What is known of each node.
     pub fn node_infos(&self) -> Vec<NodeInfo> {
-        let info = |(name, node): (&String, &crate::state::Node)| NodeInfo {
+        let info = |(name, node): (&String, &Node)| NodeInfo {
             name: name.clone(),
             up: node.is_up,
             capacity: node.capacity(),

@@ -1,9 +1,39 @@
 //! What was ordered and not reported, found by its number and by what it is for: a job may have thousands of orders under way, and each
 //! report makes it look at all that it has.
 
-use crate::state::{Ordered, Step, Why};
+use crate::model::job::Step;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::site::{Held, Job, Part, Proof, Uid};
+
+/// An order under way.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Ordered {
+    pub(crate) node: String,
+    pub(crate) why: Why,
+    /// The store that it is about.
+    #[serde(default)]
+    pub(crate) store: String,
+}
+
+/// What an order is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Why {
+    /// Something of a job; with the node that it takes bytes from.
+    Job(Job, Step, Option<(String, Uid)>),
+    /// To know where a user's worker serves.
+    Port(Uid),
+    /// Removal of what nobody needs.
+    Reclaim(Uid, Held),
+    /// To know whether something that was given up is what it was.
+    Check(Part, Proof),
+    /// To know, for who asks, whether a replica is still this. It is the one of this position in what they are told.
+    Verify(usize, Part, Proof),
+    /// A job that is over is let in no more.
+    Forget(Job),
+    /// A part goes from one store of the node to another.
+    Move(Part),
+}
 
 /// Orders under way.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -38,6 +68,38 @@ impl Orders {
     pub(crate) fn of<'a>(&'a self, step: &Step) -> impl Iterator<Item = &'a Ordered> + use<'a> {
         let numbers = self.of_steps.get(step).into_iter().flatten();
         numbers.filter_map(|number| self.all.get(number))
+    }
+
+    /// Whether a step of a job is under way on a node.
+    pub(crate) fn is_under_way(&self, id: Job, node: &str, step: &Step) -> bool {
+        let mut orders = self.of(step);
+        orders.any(|o| o.node == node && matches!(&o.why, Why::Job(job, ..) if *job == id))
+    }
+
+    /// Whether a step of a job is under way on some node.
+    pub(crate) fn is_under_way_anywhere(&self, id: Job, step: &Step) -> bool {
+        let mut orders = self.of(step);
+        orders.any(|o| matches!(&o.why, Why::Job(job, ..) if *job == id))
+    }
+
+    pub(crate) fn is_fetched(&self, node: &str, part: &Part) -> bool {
+        let mut fetches = self.of(&Step::Fetch(part.clone()));
+        fetches.any(|o| o.node == node)
+    }
+
+    pub(crate) fn is_fetched_anywhere(&self, part: &Part) -> bool {
+        self.of(&Step::Fetch(part.clone())).next().is_some()
+    }
+
+    /// Transfers under way that take bytes from a node.
+    pub(crate) fn count_from(&self, node: &str) -> usize {
+        let from = |why: &Why| matches!(why, Why::Job(_, _, Some((n, _))) if n == node);
+        self.values().filter(|o| from(&o.why)).count()
+    }
+
+    pub(crate) fn is_port_requested(&self, node: &str, user: Uid) -> bool {
+        let mut all = self.values();
+        all.any(|o| o.node == node && o.why == Why::Port(user))
     }
 
     pub(crate) fn insert(&mut self, number: u64, ordered: Ordered) {

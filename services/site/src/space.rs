@@ -2,45 +2,18 @@
 //! between stores".
 
 use crate::MAX_MOVES;
-use crate::level::{Level, Moving};
-use crate::stage::Look;
-use crate::state::{JobState, Makes, Node, Phase, Reads, Site, VersionId, Why};
+use crate::model::catalog::VersionId;
+use crate::model::job::{JobState, Phase, Reads};
+use crate::model::node::{Level, Moving, Node};
+use crate::model::orders::Why;
+use crate::model::progress::Progress;
+use crate::model::space::{Space, SpaceRequest};
+use crate::state::Site;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held, Job, Part};
 use tarn_types::units::Time;
-
-/// Whether there is room on a node.
-pub(crate) enum Space {
-    /// There is, in this store.
-    In(String),
-    /// Something is being removed, or goes to a slower store.
-    Soon,
-    /// There is none.
-    None(Refusal),
-}
-
-/// For whom room is made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct For<'a> {
-    pub(crate) job: Job,
-    /// The store that it had best be in.
-    pub(crate) tier: Option<&'a str>,
-    /// Bytes that it takes, as far as nobody knows better.
-    pub(crate) size: u64,
-}
-
-impl<'a> For<'a> {
-    /// For what a job makes.
-    pub(crate) fn maker(job: Job, makes: &'a Makes) -> Self {
-        Self {
-            job,
-            tier: makes.tier.as_deref(),
-            size: makes.size,
-        }
-    }
-}
 
 /// What goes from a store, for others to have room there.
 enum Relief {
@@ -99,7 +72,7 @@ fn order<'a>(node: &'a Node, tier: Option<&str>) -> Vec<&'a Level> {
 
 impl Site {
     /// A store of a node with room for so many bytes: the best one that has it, or where it can be made.
-    pub(crate) fn make_room(&mut self, name: &str, bytes: u64, whom: For<'_>) -> Space {
+    pub(crate) fn make_room(&mut self, name: &str, bytes: u64, whom: SpaceRequest<'_>) -> Space {
         let Some(node) = self.nodes.get(name) else {
             return Space::In(String::new());
         };
@@ -149,7 +122,7 @@ impl Site {
         &mut self,
         (name, store): (&str, &str),
         bytes: u64,
-        whom: For<'_>,
+        whom: SpaceRequest<'_>,
         is_gentle: bool,
     ) -> Space {
         let none = |site: &Self| Space::None(site.no_room(name, bytes));
@@ -209,7 +182,7 @@ impl Site {
     fn used_by(&self) -> BTreeMap<VersionId, Job> {
         let mut all = BTreeMap::new();
         for (id, job) in &self.jobs {
-            for version in self.needs_of(job) {
+            for version in job.needs_of(&self.catalog) {
                 all.entry(version.clone()).or_insert(*id);
             }
         }
@@ -241,7 +214,7 @@ impl Site {
         }
         // What can be read outside again.
         let again = |part: &Part, is_used: bool| {
-            let version = self.version(&VersionId::of(part));
+            let version = self.catalog.version(&VersionId::of(part));
             !is_used && version.is_some_and(|v| v.source.is_some())
         };
         let again = self.candidates(about, level, plan, again);
@@ -266,7 +239,7 @@ impl Site {
             if !places.contains(&level.name) || goes || about.pinned.contains(&id) {
                 continue;
             }
-            if let Some(version) = self.version(&id)
+            if let Some(version) = self.catalog.version(&id)
                 && may(part, about.used.contains_key(&id))
             {
                 let bytes = about.node.parts.get(part).copied().unwrap_or(0);
@@ -390,21 +363,21 @@ impl Site {
 
     /// Sees to it that what a job reads on a node lies together in one store, the best one that has room for it: what is read is moved up
     /// before the gate opens. Where no better one has room, it is read where it lies.
-    pub(crate) fn lift(&mut self, id: Job, job: &JobState, name: &str, reads: &Reads) -> Look {
-        let parts = self.parts_of(&reads.version);
+    pub(crate) fn lift(&mut self, id: Job, job: &JobState, name: &str, reads: &Reads) -> Progress {
+        let parts = self.catalog.parts_of(&reads.version);
         // What is copied at the gate, or opened into memory, is read once.
-        if reads.is_changed || self.is_sealed(&reads.version) {
-            return Look::Whole;
+        if reads.is_changed || self.catalog.is_sealed(&reads.version) {
+            return Progress::Complete;
         }
         let Some(node) = self.nodes.get(name) else {
-            return Look::Busy;
+            return Progress::Pending;
         };
         if parts.iter().any(|part| node.moving.contains_key(part)) {
-            return Look::Busy;
+            return Progress::Pending;
         }
         let is_together = node.common(&parts).is_some();
         let is_pinned = self.pinned(Some(id)).contains(&reads.version);
-        let whom = For {
+        let whom = SpaceRequest {
             job: id,
             tier: reads.tier.as_deref(),
             size: reads.size,
@@ -412,12 +385,12 @@ impl Site {
         let stores: Vec<Level> = order(node, whom.tier).into_iter().cloned().collect();
         for level in stores {
             let Some(node) = self.nodes.get(name) else {
-                return Look::Busy;
+                return Progress::Pending;
             };
             let lacks = |part: &&Part| !node.places_of(part).any(|l| l.name == level.name);
             let missing: Vec<Part> = parts.iter().filter(lacks).cloned().collect();
             if missing.is_empty() {
-                return Look::Whole;
+                return Progress::Complete;
             }
             if missing
                 .iter()
@@ -439,15 +412,15 @@ impl Site {
                     for part in missing {
                         self.raise(id, (name, &level), part, is_pinned);
                     }
-                    return Look::Busy;
+                    return Progress::Pending;
                 }
-                Space::Soon => return Look::Busy,
+                Space::Soon => return Progress::Pending,
                 Space::None(_) => {}
             }
         }
         match is_together {
-            true => Look::Whole,
-            false => Look::Never(self.scattered(name, reads)),
+            true => Progress::Complete,
+            false => Progress::Failed(self.scattered(name, reads)),
         }
     }
 

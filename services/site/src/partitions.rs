@@ -2,34 +2,20 @@
 //! over the nodes are lent by each node's worker to the others, from the gate to the job's end: a node that begins anew meanwhile lends its own
 //! again, and the others are told where.
 
-use crate::lift::{For, Space};
-use crate::stage::{Look, do_as};
-use crate::state::{JobState, Node, Phase, Site, Step, Why};
-use serde::{Deserialize, Serialize};
+use crate::model::job::{JobPartition, JobState, Phase, Step};
+use crate::model::node::Node;
+use crate::model::orders::Why;
+use crate::model::progress::Progress;
+use crate::model::space::{Space, SpaceRequest};
+use crate::state::Site;
 use std::path::PathBuf;
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Held, Job, Mount, Owner, Peer, Spread, Work, is_name};
 use tarn_types::id::StepId;
 use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
 
-/// A partition that a job has on each of its nodes, or over all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Lent {
-    pub(crate) name: String,
-    /// Bytes of data on each node; of one that is spread, on all of them together.
-    size: u64,
-    /// Bytes of a unit; 0: it is mapped.
-    unit: u32,
-    /// What lies on the nodes is one: bytes of a block.
-    #[serde(default)]
-    spread: Option<u64>,
-    /// The store that it is wished to lie in.
-    #[serde(default)]
-    pub(crate) tier: Option<String>,
-}
-
 /// The partitions that a job's script asks for.
-pub(crate) fn lent(workflow: &Workflow) -> Result<Vec<Lent>, Refusal> {
+pub(crate) fn lent(workflow: &Workflow) -> Result<Vec<JobPartition>, Refusal> {
     let tier = workflow.steps.first().and_then(|step| step.tier.clone());
     let own = workflow.partitions_of(StepId(0)).map(|(_, about)| {
         if about.keep != KeepPartition::Step || !is_name(&about.name) {
@@ -39,7 +25,7 @@ pub(crate) fn lent(workflow: &Workflow) -> Result<Vec<Lent>, Refusal> {
             );
             return Err(Refusal::new(Code::Unsupported, text));
         }
-        Ok(Lent {
+        Ok(JobPartition {
             name: about.name.clone(),
             size: about.size,
             unit: about.unit.unwrap_or(0),
@@ -48,35 +34,6 @@ pub(crate) fn lent(workflow: &Workflow) -> Result<Vec<Lent>, Refusal> {
         })
     });
     own.collect()
-}
-
-impl Lent {
-    /// Bytes of data on each of so many nodes.
-    fn on_each(&self, nodes: usize) -> u64 {
-        StoragePartition::piece(self.size, self.spread, nodes)
-    }
-
-    /// Bytes that it takes there.
-    fn takes(&self, nodes: usize) -> u64 {
-        StoragePartition::room(self.on_each(nodes))
-    }
-}
-
-impl JobState {
-    /// Bytes that its partitions take on each of its nodes.
-    pub(crate) fn lent_bytes(&self) -> u64 {
-        let nodes = match self.nodes.len() {
-            0 => self.wants as usize,
-            nodes => nodes,
-        };
-        let takes = self.partitions.iter().map(|p| p.takes(nodes));
-        takes.fold(0, u64::saturating_add)
-    }
-
-    /// Whether some of them lie over its nodes.
-    fn is_spread(&self) -> bool {
-        self.partitions.iter().any(|p| p.spread.is_some())
-    }
 }
 
 impl Site {
@@ -97,7 +54,7 @@ impl Site {
             StoragePartition::names(name, nodes)
         };
         let mut spread = job.partitions.iter().filter(|p| p.spread.is_some());
-        if let Some(Lent { name, .. }) = spread.find(|p| bytes(&p.name) > most) {
+        if let Some(JobPartition { name, .. }) = spread.find(|p| bytes(&p.name) > most) {
             let text = format!(
                 "the names of the pieces of partition `{name}` have {} bytes, and at most {most} fit into $TARN_PARTITION_{name}: ask for fewer nodes, give it a shorter name, or leave `spread` out",
                 bytes(name)
@@ -106,7 +63,7 @@ impl Site {
         }
         let reads = job.reads.iter().map(|r| &r.version);
         let mut all = reads.chain(job.makes.iter().map(|m| &m.version));
-        match all.find(|version| !job.partitions.is_empty() && self.was_sealed(version)) {
+        match all.find(|version| !job.partitions.is_empty() && self.catalog.was_sealed(version)) {
             None => Ok(()),
             Some(version) => {
                 let text = format!(
@@ -119,15 +76,15 @@ impl Site {
     }
 
     /// Sees to it that all nodes of a job have its partitions, whose room is the job's from then on.
-    pub(crate) fn lend(&mut self, id: Job, job: &JobState) -> Look {
+    pub(crate) fn lend(&mut self, id: Job, job: &JobState) -> Progress {
         if let Err(why) = self.check_lent(job) {
-            return Look::Never(why);
+            return Progress::Failed(why);
         }
         let mut is_whole = true;
         for lent in &job.partitions {
             for node in &job.nodes {
                 let step = Step::Lend(lent.name.clone());
-                let whom = For {
+                let whom = SpaceRequest {
                     job: id,
                     tier: lent.tier.as_deref(),
                     size: lent.takes(job.nodes.len()),
@@ -138,7 +95,7 @@ impl Site {
                         is_whole = false;
                         continue;
                     }
-                    Space::None(why) => return Look::Never(why),
+                    Space::None(why) => return Progress::Failed(why),
                 }
                 let work = Work::Lend {
                     store: self.written_in(id, node, &lent.name),
@@ -147,17 +104,21 @@ impl Site {
                     size: lent.on_each(job.nodes.len()),
                     unit: lent.unit,
                 };
-                is_whole &= self.once(id, job, node, step, do_as(job, work));
+                is_whole &= self.once(id, job, node, step, job.order(work));
             }
         }
-        if is_whole { Look::Whole } else { Look::Busy }
+        if is_whole {
+            Progress::Complete
+        } else {
+            Progress::Pending
+        }
     }
 
     /// Sees to it that what of a job's partitions lies over its nodes is lent by each of them to the others: at its gate all of it, and while it
     /// runs what has begun anew.
-    pub(crate) fn share(&mut self, id: Job, job: &JobState) -> Look {
+    pub(crate) fn share(&mut self, id: Job, job: &JobState) -> Progress {
         if !job.is_spread() {
-            return Look::Whole;
+            return Progress::Complete;
         }
         let mut is_whole = true;
         let mut shared = Vec::new();
@@ -169,13 +130,13 @@ impl Site {
                 job: id,
                 partitions,
             };
-            match self.once(id, job, node, Step::Share, do_as(job, work)) {
+            match self.once(id, job, node, Step::Share, job.order(work)) {
                 true => shared.push(node),
                 false => is_whole = false,
             }
         }
         if !is_whole && job.phase == Phase::Staging {
-            return Look::Busy;
+            return Progress::Pending;
         }
         let peers: Vec<Peer> = job
             .nodes
@@ -193,9 +154,13 @@ impl Site {
                 job: id,
                 peers: peers.clone(),
             };
-            is_whole &= self.once(id, job, node, Step::Join(job.moves), do_as(job, work));
+            is_whole &= self.once(id, job, node, Step::Join(job.moves), job.order(work));
         }
-        if is_whole { Look::Whole } else { Look::Busy }
+        if is_whole {
+            Progress::Complete
+        } else {
+            Progress::Pending
+        }
     }
 
     /// A node lends its pieces of a job there.
@@ -210,7 +175,7 @@ impl Site {
     /// A job runs elsewhere: a node keeps no piece of what lies over the others.
     pub(crate) fn take_back(&mut self, id: Job, node: &str) {
         if let Some(job) = self.jobs.get(&id).filter(|job| job.is_spread()) {
-            let work = do_as(job, Work::Remove(vec![Held::Job(id)]));
+            let work = job.order(Work::Remove(vec![Held::Job(id)]));
             self.order(node, Why::Forget(id), work);
         }
     }

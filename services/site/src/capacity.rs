@@ -1,7 +1,10 @@
 //! Room on nodes: what no node can ever give, and which nodes have none for a job.
 
 use crate::MAX_ADVISED;
-use crate::state::{JobState, Makes, Node, Phase, Site, room};
+use crate::model::catalog::stored_size;
+use crate::model::job::{JobState, Makes, Phase};
+use crate::model::node::Node;
+use crate::state::Site;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, Refusal};
 use tarn_proto::site::{Excluded, Job, MAX_EXCLUDED, Part};
@@ -124,9 +127,9 @@ impl Site {
         let writes = writes.fold(job.lent_bytes(), u64::saturating_add);
         let reads = job.reads.iter().filter(|r| is_one || !r.on_first);
         let parts = reads.flat_map(|reads| {
-            let parts = self.version(&reads.version).into_iter();
+            let parts = self.catalog.version(&reads.version).into_iter();
             let parts = parts.flat_map(|version| &version.parts);
-            parts.map(move |(part, proof)| (reads.version.part(*part), room(proof)))
+            parts.map(move |(part, proof)| (reads.version.part(*part), stored_size(proof)))
         });
         let parts: Vec<(Part, u64)> = parts.collect();
         let bytes = parts.iter().map(|(_, bytes)| *bytes);

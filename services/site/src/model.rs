@@ -1,0 +1,11 @@
+//! What is known: datasets, jobs, nodes, orders, usage. Each part has its own state; nothing here decides.
+
+pub(crate) mod catalog;
+pub(crate) mod job;
+pub(crate) mod node;
+pub(crate) mod orders;
+pub(crate) mod progress;
+pub(crate) mod requester;
+pub(crate) mod space;
+pub(crate) mod usage;
+pub(crate) mod verification;

@@ -1,0 +1,317 @@
+//! Jobs: what each reads and makes, how far it is, and what was done for it.
+
+use crate::model::catalog::{Catalog, VersionId};
+use crate::{MAX_HISTORY, MAX_TRIES};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Gid, Job, Order, Owner, Part, Slice, Uid, Work};
+use tarn_types::pattern::ScatterRule;
+use tarn_types::units::Time;
+use tarn_types::workflow::StoragePartition;
+
+/// What a job reads.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Reads {
+    /// What the job calls it.
+    pub(crate) name: String,
+    pub(crate) version: VersionId,
+    /// On its first node only.
+    pub(crate) on_first: bool,
+    /// It is the beginning of what the job writes, not read for itself.
+    pub(crate) is_changed: bool,
+    /// Bytes that it is said to take: of a source that nobody has read.
+    #[serde(default)]
+    pub(crate) size: u64,
+    /// The store that it is wished to be read in.
+    #[serde(default)]
+    pub(crate) tier: Option<String>,
+}
+
+/// What a job makes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Makes {
+    pub(crate) version: VersionId,
+    /// Which entries are of which rank; none if its first node alone publishes.
+    pub(crate) rule: Option<ScatterRule>,
+    /// What it begins with.
+    pub(crate) from: Option<VersionId>,
+    /// Bytes that it is said to take.
+    pub(crate) size: u64,
+    /// Where it goes at the end.
+    pub(crate) dest: Option<PathBuf>,
+    /// Where it goes if the job fails.
+    pub(crate) rescue: Option<PathBuf>,
+    /// On so many nodes at the end.
+    pub(crate) copies: u32,
+    /// The store that it is wished to be written to.
+    #[serde(default)]
+    pub(crate) tier: Option<String>,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Phase {
+    /// It waits for nodes.
+    Waiting,
+    /// Its nodes get what it reads.
+    Staging,
+    /// Its nodes have it.
+    Running,
+    /// What it has made becomes versions.
+    Publishing,
+    /// These are there.
+    Published,
+    /// They go where they belong.
+    Sending,
+    /// They are there too.
+    Sent,
+    /// Its folders are removed.
+    Leaving,
+    /// Nothing of it is left but its history.
+    Ended,
+}
+
+/// A job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct JobState {
+    pub(crate) user: Uid,
+    pub(crate) group: Gid,
+    /// All groups of its user, when it was submitted.
+    pub(crate) groups: Vec<Gid>,
+    pub(crate) owner: Owner,
+    pub(crate) workflow: String,
+    /// It is to run on the nodes of this job.
+    pub(crate) beside: Option<Job>,
+    pub(crate) phase: Phase,
+    /// It leaves its nodes when what must be rescued is.
+    pub(crate) is_leaving: bool,
+    /// Nodes that its user excludes. `None`: not known, so what it excludes is left as it is.
+    #[serde(default)]
+    pub(crate) excludes: Option<Vec<String>>,
+    /// The nodes without room for it when it was taken in.
+    #[serde(default)]
+    pub(crate) full: Vec<String>,
+    /// As long as it has no nodes: those that it is expected on.
+    #[serde(default)]
+    pub(crate) ahead: Vec<String>,
+    /// What it reads is being brought there.
+    #[serde(default)]
+    pub(crate) is_bringing: bool,
+    /// Ranks, and nodes that it asks for.
+    pub(crate) tasks: u32,
+    pub(crate) wants: u32,
+    pub(crate) reads: Vec<Reads>,
+    pub(crate) makes: Vec<Makes>,
+    /// On each of its nodes, or over them.
+    #[serde(default)]
+    pub(crate) partitions: Vec<JobPartition>,
+    /// Where its nodes have said last that they lend their pieces of what lies over them, and how often one has said another port than before.
+    #[serde(default)]
+    pub(crate) shared: BTreeMap<String, u16>,
+    #[serde(default)]
+    pub(crate) moves: u32,
+    pub(crate) nodes: Vec<String>,
+    /// Its script ended well.
+    pub(crate) is_well: bool,
+    /// What was done for it on its nodes in this phase.
+    pub(crate) done: BTreeSet<(String, Step)>,
+    /// How often something has failed.
+    pub(crate) tries: BTreeMap<(String, Step), u32>,
+    pub(crate) history: Vec<(Time, String)>,
+    pub(crate) waits: Option<String>,
+    /// When its nodes became its.
+    pub(crate) began: Option<Time>,
+    pub(crate) changed: Time,
+}
+
+/// Something that is done once on a node for a job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Step {
+    /// A source, of this dataset, is looked at: whether it is what was read.
+    Look(Owner, String, String),
+    /// Where this dataset is to go outside is looked at: whether it may.
+    CheckDest(String),
+    /// A part is brought there.
+    Fetch(Part),
+    /// A version is merged to be read.
+    View(String),
+    /// A folder is made to be written.
+    Prepare(String),
+    /// A partition is made.
+    Lend(String),
+    /// The pieces of those that lie over its nodes are lent.
+    Share,
+    /// The node knows where the others lend theirs: after so many [`JobState::moves`].
+    Join(u32),
+    /// The job's tasks are let in.
+    Admit,
+    /// What was written becomes a part.
+    Publish(String),
+    /// It goes outside.
+    Send(String),
+    /// The folders go that the job has of this user's.
+    Clear(Uid),
+    /// It is not let in any more.
+    Dismiss,
+}
+
+/// A partition that a job has on each of its nodes, or over all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct JobPartition {
+    pub(crate) name: String,
+    /// Bytes of data on each node; of one that is spread, on all of them together.
+    pub(crate) size: u64,
+    /// Bytes of a unit; 0: it is mapped.
+    pub(crate) unit: u32,
+    /// What lies on the nodes is one: bytes of a block.
+    #[serde(default)]
+    pub(crate) spread: Option<u64>,
+    /// The store that it is wished to lie in.
+    #[serde(default)]
+    pub(crate) tier: Option<String>,
+}
+
+impl JobState {
+    /// Says something of its data, for people.
+    pub(crate) fn note(&mut self, now: Time, what: impl Into<String>) {
+        let what = what.into();
+        self.changed = now;
+        if self.history.last().is_some_and(|(_, last)| *last == what) {
+            return;
+        }
+        if self.history.len() == MAX_HISTORY {
+            self.history.remove(0);
+        }
+        self.history.push((now, what));
+    }
+
+    /// Whether tarn may say which nodes it is not to get.
+    pub(crate) fn is_anywhere(&self) -> bool {
+        self.beside.is_none() && self.excludes.is_some()
+    }
+
+    /// The nodes that get what it reads.
+    pub(crate) fn readers(&self, reads: &Reads) -> &[String] {
+        match reads.on_first {
+            true => &self.nodes[..self.nodes.len().min(1)],
+            false => &self.nodes,
+        }
+    }
+
+    /// The nodes that write it.
+    pub(crate) fn writers(&self, makes: &Makes) -> &[String] {
+        match makes.rule {
+            None => &self.nodes[..self.nodes.len().min(1)],
+            Some(_) => &self.nodes,
+        }
+    }
+
+    /// What of a folder that all its nodes write is the part of the one at this position: ranks map to nodes in blocks.
+    pub(crate) fn slice(&self, makes: &Makes, at: usize) -> Option<Slice> {
+        let rule = makes.rule.clone()?;
+        let nodes = self.nodes.len().max(1) as u32;
+        let block = self.tasks.div_ceil(nodes).max(1);
+        let at = at as u32;
+        let first = (at * block).min(self.tasks);
+        let is_last = at + 1 == nodes;
+        let end = match is_last {
+            true => self.tasks,
+            false => (first + block).min(self.tasks),
+        };
+        Some(Slice {
+            rule,
+            first,
+            end,
+            rest: at == 0,
+        })
+    }
+
+    /// Whether something has failed too often, counting this time.
+    pub(crate) fn has_failed(&mut self, node: &str, step: &Step) -> bool {
+        let tries = self.tries.entry((node.to_owned(), step.clone()));
+        let tries = tries.or_default();
+        *tries += 1;
+        *tries >= MAX_TRIES
+    }
+
+    /// Whether a step was done for it on a node.
+    pub(crate) fn is_done(&self, node: &str, step: &Step) -> bool {
+        self.done.contains(&(node.to_owned(), step.clone()))
+    }
+
+    /// An order that its user's worker carries out.
+    pub(crate) fn order(&self, work: Work) -> Order {
+        Order::Do {
+            user: self.user,
+            group: self.group,
+            work: Box::new(work),
+        }
+    }
+
+    /// Whether it, before it has begun, may still read what it was submitted to read.
+    pub(crate) fn check_grant(&self, catalog: &Catalog, reads: &Reads) -> Result<(), Refusal> {
+        if catalog.may_read(&reads.version, self.user, &self.groups) {
+            return Ok(());
+        }
+        let text = format!(
+            "`{}` is not yours to read any more: who owns it has revoked the grant, or removed it",
+            reads.name
+        );
+        Err(Refusal::new(Code::Denied, text))
+    }
+
+    /// The versions that it needs: what it makes, and reads as far as it may.
+    pub(crate) fn needs_of<'a>(
+        &'a self,
+        catalog: &'a Catalog,
+    ) -> impl Iterator<Item = &'a VersionId> {
+        let has_begun = (Phase::Running..Phase::Ended).contains(&self.phase);
+        let may = move |r: &&Reads| has_begun || self.check_grant(catalog, r).is_ok();
+        let reads = self.reads.iter().filter(may).map(|r| &r.version);
+        let all = reads.chain(self.makes.iter().map(|m| &m.version));
+        all.filter(|_| self.phase != Phase::Ended)
+    }
+
+    pub(crate) fn needs(&self, catalog: &Catalog, id: &VersionId) -> bool {
+        self.needs_of(catalog).any(|needed| needed == id)
+    }
+}
+
+impl JobPartition {
+    /// Bytes of data on each of so many nodes.
+    pub(crate) fn on_each(&self, nodes: usize) -> u64 {
+        StoragePartition::piece(self.size, self.spread, nodes)
+    }
+
+    /// Bytes that it takes there.
+    pub(crate) fn takes(&self, nodes: usize) -> u64 {
+        StoragePartition::room(self.on_each(nodes))
+    }
+}
+
+impl JobState {
+    /// Bytes that its partitions take on each of its nodes.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        let nodes = match self.nodes.len() {
+            0 => self.wants as usize,
+            nodes => nodes,
+        };
+        let takes = self.partitions.iter().map(|p| p.takes(nodes));
+        takes.fold(0, u64::saturating_add)
+    }
+
+    /// Whether some of them lie over its nodes.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.partitions.iter().any(|p| p.spread.is_some())
+    }
+}
+
+impl VersionId {
+    /// A look at the source of its dataset.
+    pub(crate) fn look(&self) -> Step {
+        let (workflow, dataset) = (self.workflow.clone(), self.dataset.clone());
+        Step::Look(self.owner, workflow, dataset)
+    }
+}

@@ -1,0 +1,256 @@
+//! Nodes: their stores, fast to slow, what is stored in which of them, and what jobs were promised there. docs/internals/site.md,
+//! "Moves between stores".
+
+use crate::model::job::Makes;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::site::{Capacity, Held, Job, Owner, Part, Store, StoreInfo, Uid};
+use tarn_types::units::Time;
+
+/// A node.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Node {
+    /// Its store, or the first of them, as it was said last.
+    pub(crate) capacity: Option<Capacity>,
+    /// Its stores, fast to slow; one has no name.
+    #[serde(default)]
+    pub(crate) levels: Vec<Level>,
+    /// Whether it takes orders.
+    pub(crate) is_up: bool,
+    /// Since when that is so, or is not.
+    pub(crate) since: Time,
+    /// The parts that it has, of versions that are known.
+    pub(crate) parts: BTreeMap<Part, u64>,
+    /// In which of its stores each of them lies.
+    #[serde(default)]
+    pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
+    /// Those that are on their way from one store to another: also while nothing is heard of the node.
+    #[serde(default)]
+    pub(crate) moving: BTreeMap<Part, Moving>,
+    /// What could not be brought to a store, and when that was tried last.
+    #[serde(default)]
+    pub(crate) stuck: BTreeMap<(Part, String), Time>,
+    /// What it is to remove.
+    pub(crate) doomed: BTreeSet<(Uid, Held)>,
+    /// What is there, and nobody knows.
+    pub(crate) orphans: BTreeMap<(Uid, Held), (u64, Time)>,
+    /// Where its users' workers serve.
+    pub(crate) ports: BTreeMap<Uid, u16>,
+    /// Bytes that jobs were promised for what they write, by whose it will be.
+    pub(crate) promised: BTreeMap<(Job, Owner), u64>,
+    /// In which store a job writes a dataset, or has a partition, and bytes that it was promised there.
+    #[serde(default)]
+    pub(crate) written: BTreeMap<(Job, String), (String, u64)>,
+    /// In which store a dataset of several parts was merged for a job.
+    #[serde(default)]
+    pub(crate) merged: BTreeMap<(Job, String), String>,
+}
+
+/// A store of a node, as it was said when its session began.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Level {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) persistent: bool,
+    /// It is not mounted: nothing goes there, and what lies there is not to be had, but not lost.
+    pub(crate) is_away: bool,
+    /// Bytes of it that the file system has not got any more: somebody else's files.
+    pub(crate) foreign: u64,
+}
+
+/// A part on its way from one store of a node to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moving {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// It stays where it is, too.
+    pub(crate) keep: bool,
+}
+
+impl Level {
+    fn new(name: String, capacity: &Capacity, is_away: bool) -> Self {
+        Self {
+            name,
+            bytes: capacity.bytes,
+            persistent: capacity.persistent,
+            is_away,
+            foreign: 0,
+        }
+    }
+
+    /// As a node tells: of one whose store has no name, that one.
+    pub(crate) fn all(capacity: &Capacity, stores: &[Store]) -> Vec<Self> {
+        if stores.is_empty() {
+            return vec![Self::new(String::new(), capacity, false)];
+        }
+        let level = |s: &Store| Self::new(s.name.clone(), &s.capacity, s.is_away);
+        stores.iter().map(level).collect()
+    }
+
+    /// Whether a copy in a store that lasts so long may take the place of one that lies here: a loss of power must not take the last one
+    /// of what had outlived it.
+    pub(crate) fn is_replaced_by(&self, is_persistent: bool) -> bool {
+        is_persistent || !self.persistent
+    }
+}
+
+impl Node {
+    pub(crate) fn level(&self, store: &str) -> Option<&Level> {
+        self.levels.iter().find(|level| level.name == store)
+    }
+
+    /// The stores that are there, fast to slow.
+    pub(crate) fn present(&self) -> impl Iterator<Item = &Level> {
+        self.levels.iter().filter(|level| !level.is_away)
+    }
+
+    /// The stores in which a part is to be had, fast to slow.
+    pub(crate) fn places_of(&self, part: &Part) -> impl Iterator<Item = &Level> {
+        let places = self.places.get(part);
+        self.present()
+            .filter(move |level| places.is_some_and(|all| all.contains(&level.name)))
+    }
+
+    /// Whether a part is to be had here.
+    pub(crate) fn has(&self, part: &Part) -> bool {
+        self.places_of(part).next().is_some()
+    }
+
+    /// Whether it is to be had, and is not just going somewhere else.
+    pub(crate) fn has_still(&self, part: &Part) -> bool {
+        self.has(part) && !self.moving.contains_key(part)
+    }
+
+    /// The fastest store in which all of these parts are to be had.
+    pub(crate) fn common(&self, parts: &[Part]) -> Option<&Level> {
+        let has_all = |level: &&Level| {
+            let has = |part| self.places.get(part);
+            let mut all = parts.iter();
+            all.all(|part| has(part).is_some_and(|places| places.contains(&level.name)))
+        };
+        self.present().find(has_all)
+    }
+
+    /// Bytes of all stores that are there.
+    pub(crate) fn capacity(&self) -> u64 {
+        match &self.capacity {
+            Some(capacity) if self.levels.is_empty() => capacity.bytes,
+            _ => self.present().map(|level| level.bytes).sum(),
+        }
+    }
+
+    /// Bytes of a store that parts take, or jobs were promised there.
+    pub(crate) fn taken_in(&self, store: &str) -> u64 {
+        let parts = self.parts.iter().filter(|(part, _)| {
+            let places = self.places.get(part);
+            places.is_some_and(|all| all.contains(store))
+        });
+        let parts: u64 = parts.map(|(_, bytes)| bytes).sum();
+        let promised: u64 = match &self.levels[..] {
+            [_] => self.promised.values().sum(),
+            _ => {
+                let here = self.written.values().filter(|(at, _)| at == store);
+                here.map(|(_, bytes)| bytes).sum()
+            }
+        };
+        parts.saturating_add(promised)
+    }
+
+    /// Bytes that parts take, or jobs were promised.
+    pub(crate) fn taken(&self) -> u64 {
+        match self.levels.len() {
+            0 | 1 => {
+                let parts = self.parts.values().sum::<u64>();
+                parts.saturating_add(self.promised.values().sum())
+            }
+            _ => self.present().map(|level| self.taken_in(&level.name)).sum(),
+        }
+    }
+
+    /// The stores with names, for people.
+    pub(crate) fn store_infos(&self) -> Vec<StoreInfo> {
+        let named = self.levels.iter().filter(|level| !level.name.is_empty());
+        let info = |level: &Level| StoreInfo {
+            name: level.name.clone(),
+            capacity: level.bytes,
+            taken: self.taken_in(&level.name).saturating_add(level.foreign),
+            persistent: level.persistent,
+            is_away: level.is_away,
+        };
+        named.map(info).collect()
+    }
+
+    /// What others have in the stores' file systems, now that the session begins.
+    pub(crate) fn find_foreign(&mut self, free: impl Fn(&str) -> u64) {
+        let taken: Vec<u64> = self.levels.iter().map(|l| self.taken_in(&l.name)).collect();
+        for (level, taken) in self.levels.iter_mut().zip(taken) {
+            let ours = level.bytes.saturating_sub(taken);
+            level.foreign = ours.saturating_sub(free(&level.name));
+        }
+    }
+
+    /// Whether a store is not mounted there, or the node has it no more.
+    pub(crate) fn is_away(&self, store: &str) -> bool {
+        match self.level(store) {
+            Some(level) => level.is_away,
+            None => !store.is_empty(),
+        }
+    }
+
+    /// A job may write so much of a dataset, or have a partition of that size, in a store.
+    pub(crate) fn promise(
+        &mut self,
+        job: Job,
+        (owner, name): (Owner, &str),
+        store: String,
+        bytes: u64,
+    ) {
+        let promised = self.promised.entry((job, owner)).or_default();
+        // What jobs declare is bounded by what their users write into scripts alone.
+        *promised = promised.saturating_add(bytes);
+        let before = self.written.insert((job, name.to_owned()), (store, bytes));
+        debug_assert!(
+            before.is_none(),
+            "job {job} was promised space for `{name}` twice"
+        );
+    }
+
+    /// What a job has written of a dataset is a part now, and its promise has ended, once. Returns the store that it is in.
+    pub(crate) fn end_promise(&mut self, job: Job, makes: &Makes) -> String {
+        let owner = makes.version.owner;
+        let key = (job, makes.version.dataset.clone());
+        let (store, ended) = match self.written.get_mut(&key) {
+            Some((store, bytes)) => (store.clone(), std::mem::take(bytes)),
+            // A state of a version that did not note where a job writes.
+            None => (String::new(), makes.size),
+        };
+        if let Some(promised) = self.promised.get_mut(&(job, owner)) {
+            release(promised, ended, "promised");
+        }
+        store
+    }
+
+    /// A job has left.
+    pub(crate) fn end_job(&mut self, id: Job) {
+        self.promised.retain(|(job, _), _| *job != id);
+        self.written.retain(|(job, _), _| *job != id);
+        self.merged.retain(|(job, _), _| *job != id);
+    }
+
+    /// In which store a job writes a dataset, or has a partition.
+    pub(crate) fn written_in(&self, id: Job, name: &str) -> Option<&String> {
+        let written = self.written.get(&(id, name.to_owned()));
+        written.map(|(store, _)| store)
+    }
+}
+
+/// Takes bytes from an account. A debug build stops where there are fewer. A release build counts on from zero: the account may be of
+/// a log that an older version wrote, and a controller must be able to read it.
+pub(crate) fn release(account: &mut u64, bytes: u64, what: &str) {
+    let left = account.checked_sub(bytes);
+    debug_assert!(
+        left.is_some(),
+        "{bytes} bytes are released, and {account} are {what}"
+    );
+    *account = left.unwrap_or(0);
+}

@@ -1,0 +1,29 @@
+//! Who makes a request.
+
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Owner, Uid};
+
+/// Who makes a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Requester<'a> {
+    pub(crate) user: Uid,
+    pub(crate) groups: &'a [u32],
+    pub(crate) trusted: bool,
+}
+
+impl Requester<'_> {
+    pub(crate) fn is(&self, owner: Owner) -> bool {
+        owner.is(self.user, self.groups)
+    }
+
+    /// Whether they may change what is an owner's.
+    pub(crate) fn may_change(&self, owner: Owner) -> Result<(), Refusal> {
+        match self.is(owner) || self.user == 0 {
+            true => Ok(()),
+            false => {
+                let text = "it belongs to somebody else";
+                Err(Refusal::new(Code::Denied, text))
+            }
+        }
+    }
+}
