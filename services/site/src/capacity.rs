@@ -15,7 +15,7 @@ impl Site {
         let known = self.nodes.values().filter(|n| n.capacity.is_some());
         let largest = known.map(Node::capacity).max();
         let sizes = job.makes.iter().map(|makes| makes.size);
-        let wants = sizes.fold(job.lent_bytes(), u64::saturating_add);
+        let wants = sizes.fold(job.partition_bytes(), u64::saturating_add);
         match largest {
             Some(largest) if wants > largest => Err(Refusal::new(
                 Code::NoSpace,
@@ -69,7 +69,7 @@ impl Site {
     }
 
     /// Jobs that wait for nodes, at most [`MAX_ADVISED`], those with the lowest numbers first: which nodes each is not to get, which changes with
-    /// what lies there, and those without room of which Slurm was told when the job was taken in.
+    /// what is stored there, and those without room of which Slurm was told when the job was taken in.
     pub fn excluded(&self) -> Vec<(Job, Excluded, Vec<String>)> {
         let jobs = self.jobs.iter().map(|(id, job)| (*id, job));
         let waiting = jobs.filter(|(_, job)| job.phase == Phase::Waiting && job.is_anywhere());
@@ -124,7 +124,7 @@ impl Site {
         let is_one = job.wants <= 1;
         let makes = job.makes.iter().filter(|m| is_one || m.rule.is_some());
         let writes = makes.map(|m| m.size);
-        let writes = writes.fold(job.lent_bytes(), u64::saturating_add);
+        let writes = writes.fold(job.partition_bytes(), u64::saturating_add);
         let reads = job.reads.iter().filter(|r| is_one || !r.on_first);
         let parts = reads.flat_map(|reads| {
             let parts = self.catalog.version(&reads.version).into_iter();

@@ -111,8 +111,8 @@ impl Site {
         Ok(())
     }
 
-    /// What an asker may know of datasets.
-    pub(crate) fn datasets(&self, asker: &Requester<'_>, which: &Which) -> Said {
+    /// What an requester may know of datasets.
+    pub(crate) fn datasets(&self, requester: &Requester<'_>, which: &Which) -> Said {
         let mut infos = Vec::new();
         let needed = self.needed();
         for ((owner, workflow), found) in &self.catalog.workflows {
@@ -129,7 +129,8 @@ impl Site {
                     version: 0,
                 };
                 if which.dataset.as_ref().is_some_and(|d| d != name)
-                    || !self.catalog.may_read(&id, asker.user, asker.groups) && asker.user != 0
+                    || !self.catalog.may_read(&id, requester.user, requester.groups)
+                        && requester.user != 0
                 {
                     continue;
                 }
@@ -139,7 +140,7 @@ impl Site {
                         version,
                         ..id.clone()
                     };
-                    infos.extend(self.info(asker, &id, dataset, &needed));
+                    infos.extend(self.info(requester, &id, dataset, &needed));
                 }
                 if infos.len() > MAX_LISTED {
                     let text = format!(
@@ -168,7 +169,7 @@ impl Site {
 
     fn info(
         &self,
-        asker: &Requester<'_>,
+        requester: &Requester<'_>,
         id: &VersionId,
         dataset: &Dataset,
         needed: &BTreeMap<VersionId, Vec<Job>>,
@@ -192,11 +193,11 @@ impl Site {
         let stores = self.nodes.iter().map(|(name, n)| (name.clone(), places(n)));
         let stores = stores.filter(|(_, stores)| !stores.is_empty()).collect();
         let nodes = self.nodes.iter().filter(|(_, n)| has(n));
-        let may_change = asker.may_change(id.owner).is_ok();
+        let may_change = requester.may_change(id.owner).is_ok();
         let jobs = needed.get(id).into_iter().flatten();
         let is_theirs = |job: &Job| {
             let job = self.jobs.get(job);
-            may_change || job.is_some_and(|j| j.user == asker.user)
+            may_change || job.is_some_and(|j| j.user == requester.user)
         };
         Some(DatasetInfo {
             owner: id.owner,
@@ -263,7 +264,7 @@ impl Site {
     }
 
     /// The orphans that are somebody's.
-    pub(crate) fn orphans(&self, asker: &Requester<'_>) -> Vec<OrphanInfo> {
+    pub(crate) fn orphans(&self, requester: &Requester<'_>) -> Vec<OrphanInfo> {
         let all = self.nodes.iter().flat_map(|(name, node)| {
             let orphans = node.orphans.iter();
             orphans.map(move |((user, held), (bytes, since))| OrphanInfo {
@@ -277,17 +278,17 @@ impl Site {
                 since: *since,
             })
         });
-        let own = all.filter(|o| asker.may_change(o.owner).is_ok());
+        let own = all.filter(|o| requester.may_change(o.owner).is_ok());
         own.take(MAX_LISTED).collect()
     }
 
     /// Removes the orphans that are somebody's.
-    pub(crate) fn remove_orphans(&mut self, asker: &Requester<'_>) -> Vec<OrphanInfo> {
-        let told = self.orphans(asker);
+    pub(crate) fn remove_orphans(&mut self, requester: &Requester<'_>) -> Vec<OrphanInfo> {
+        let told = self.orphans(requester);
         let mut gone = Vec::new();
         for (name, node) in &mut self.nodes {
             let own = |(user, held): &(Uid, Held)| {
-                asker.may_change(owner_of(*user, held)).is_ok() && gone.len() < MAX_LISTED
+                requester.may_change(owner_of(*user, held)).is_ok() && gone.len() < MAX_LISTED
             };
             let own: Vec<_> = node
                 .orphans

@@ -136,7 +136,7 @@ impl Site {
             };
             let peer = peer.clone();
             let Some(port) = there.ports.get(&user).copied() else {
-                self.ask_port(&peer, (user, job.group));
+                self.request_port(&peer, (user, job.group));
                 return Progress::Pending;
             };
             let at = Peer {

@@ -35,7 +35,7 @@ impl Site {
         }
         self.forget_orphans();
         self.forget_jobs();
-        self.jobs_that_wait();
+        self.advance_waiting();
     }
 
     /// The versions that jobs read or make which have not ended.

@@ -62,7 +62,7 @@ impl Site {
         self.actions.clear();
         match event {
             Event::Began { epoch } => self.began(epoch),
-            Event::Asked(asked) => self.asked(asked),
+            Event::Asked(asked) => self.handle_request(asked),
             Event::Opened {
                 node,
                 capacity,

@@ -99,7 +99,7 @@ impl Site {
                 }
             }
         }
-        self.jobs_that_wait();
+        self.advance_waiting();
     }
 
     /// It could not be moved, and lies where it was.
@@ -128,7 +128,7 @@ impl Site {
         if self.catalog.proof_of(part).is_none() {
             self.doom_copy((name, &moving.to), part);
         }
-        self.jobs_that_wait();
+        self.advance_waiting();
     }
 
     /// Whether a part could not be brought to this store a moment ago.

@@ -28,7 +28,7 @@ impl Site {
         // Slurm's scripts ask again.
         self.arriving.clear();
         let names: Vec<String> = self.nodes.keys().cloned().collect();
-        self.unshare(None);
+        self.forget_exports(None);
         for name in names {
             self.cut_off(&name);
         }
@@ -73,7 +73,7 @@ impl Site {
         for (user, held) in doomed {
             self.doom(name, user, held);
         }
-        self.go_on_moving(name);
+        self.resume_moves(name);
         for job in jobs {
             let is_live = self.jobs.get(job).is_some_and(|j| {
                 j.phase != Phase::Ended && j.nodes.iter().any(|node| node == name)
@@ -83,7 +83,7 @@ impl Site {
                 false => self.order(name, Why::Forget(*job), Order::Dismiss(*job)),
             }
         }
-        self.jobs_that_wait();
+        self.advance_waiting();
     }
 
     /// What a node says that it holds is compared with what the log says.
@@ -99,23 +99,14 @@ impl Site {
         };
         let orphans = std::mem::take(&mut node.orphans);
         let known: BTreeSet<Part> = node.parts.keys().cloned().collect();
-        // Those that it does not tell of, unless their store is not there.
-        let is_away = |store: &String| node.level(store).is_some_and(|level| level.is_away);
-        let mut lost: BTreeSet<(Part, String)> = BTreeSet::new();
-        let is_told = |part: &&Part| !partial.contains(&part.owner);
-        for part in known.iter().filter(is_told) {
-            let places = node.places.get(part).cloned();
-            let places = places.unwrap_or_else(|| BTreeSet::from([String::new()]));
-            let gone = places.into_iter().filter(|store| !is_away(store));
-            lost.extend(gone.map(|store| (part.clone(), store)));
-        }
+        let mut lost = node.replicas_to_confirm(partial);
         // What has no name of a dataset is no part, whoever has put it there.
         let is_part = |(_, holding): &(Uid, Holding)| {
             let part = holding.held.part();
             part.is_none_or(|part| part.folder().is_some())
         };
         for (user, holding) in holds.into_iter().filter(is_part) {
-            let store = holding.store;
+            let (store, stored) = (holding.store, holding.stored);
             let held = match holding.held {
                 Held::Part(part) => Held::part_in(&part, &store),
                 held => held,
@@ -127,36 +118,30 @@ impl Site {
             {
                 continue;
             }
-            let is_orphan = match &held {
-                Held::Part(part) | Held::Copy(part, _) => {
-                    match (self.catalog.proof_of(part), holding.proof) {
-                        (Some(ours), Some(said)) if ours == said => {
-                            lost.remove(&(part.clone(), store.clone()));
-                            self.found((name, &store), part, ours, known.contains(part));
-                            false
-                        }
-                        (Some(_), _) => {
-                            self.doom(name, user, held.clone());
-                            false
-                        }
-                        (None, _) => true,
+            match &held {
+                Held::Part(part) | Held::Copy(part, _) => match self.catalog.proof_of(part) {
+                    Some(proof) if holding.proof.as_ref() == Some(&proof) => {
+                        lost.remove(&(part.clone(), store.clone()));
+                        self.found((name, &store), part, proof, known.contains(part));
                     }
-                }
+                    Some(_) => self.doom(name, user, held),
+                    None => {
+                        let key = (user, held);
+                        let since = orphans.get(&key).map_or(now, |(_, since)| *since);
+                        if let Some(node) = self.nodes.get_mut(name) {
+                            node.orphans.insert(key, (stored, since));
+                        }
+                    }
+                },
                 Held::Job(job) => {
-                    let is_live = self.jobs.get(job).is_some_and(|j| j.phase != Phase::Ended);
-                    if !is_live {
-                        self.doom(name, user, held.clone());
+                    let job = self.jobs.get(job);
+                    if job.is_none_or(|job| job.phase == Phase::Ended) {
+                        self.doom(name, user, held);
                     }
-                    false
                 }
-            };
-            if is_orphan && let Some(node) = self.nodes.get_mut(name) {
-                let key = (user, held);
-                let since = orphans.get(&key).map_or(now, |(_, since)| *since);
-                node.orphans.insert(key, (holding.stored, since));
             }
         }
-        // After what was found: a part that lies in another store than it did stays the node's.
+        // After what was found: a part that is stored elsewhere than it was stays the node's.
         for (part, store) in lost {
             self.unplace((name, &store), &part);
         }
@@ -175,8 +160,8 @@ impl Site {
         self.work_in((name, store), why, (user, user), work);
     }
 
-    /// What was on its way between stores goes on: the node has done it, does it still, or begins anew.
-    fn go_on_moving(&mut self, name: &str) {
+    /// Moves between stores continue: the node has done them, does them still, or begins again.
+    fn resume_moves(&mut self, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
@@ -192,7 +177,7 @@ impl Site {
         }
     }
 
-    /// What a running job's nodes lend each other is seen to: this one may have begun anew.
+    /// What a running job's nodes lend each other is seen to: this one may have been started again.
     fn advance_running(&mut self, id: Job) {
         if self
             .jobs
@@ -205,7 +190,7 @@ impl Site {
 
     /// A node does not answer any more. What it has is still its own, and counts again when it is back.
     pub(crate) fn closed(&mut self, name: &str) {
-        self.unshare(Some(name));
+        self.forget_exports(Some(name));
         self.cut_off(name);
     }
 

@@ -1,5 +1,5 @@
 //! Partitions of jobs: made at the gate on each of a job's nodes, by its user's worker, and gone with the job's folders. Those that are spread
-//! over the nodes are lent by each node's worker to the others, from the gate to the job's end: a node that begins anew meanwhile lends its own
+//! over the nodes are partition by each node's worker to the others, from the gate to the job's end: a node that starts again meanwhile lends its own
 //! again, and the others are told where.
 
 use crate::model::job::{JobPartition, JobState, Phase, Step};
@@ -15,7 +15,7 @@ use tarn_types::id::StepId;
 use tarn_types::workflow::{KeepPartition, StoragePartition, Workflow};
 
 /// The partitions that a job's script asks for.
-pub(crate) fn lent(workflow: &Workflow) -> Result<Vec<JobPartition>, Refusal> {
+pub(crate) fn partitions_of(workflow: &Workflow) -> Result<Vec<JobPartition>, Refusal> {
     let tier = workflow.steps.first().and_then(|step| step.tier.clone());
     let own = workflow.partitions_of(StepId(0)).map(|(_, about)| {
         if about.keep != KeepPartition::Step || !is_name(&about.name) {
@@ -39,7 +39,7 @@ pub(crate) fn lent(workflow: &Workflow) -> Result<Vec<JobPartition>, Refusal> {
 impl Site {
     /// Nothing in a partition is sealed: what a job reads of an encrypted dataset would lie in the store in clear. And one has as many pieces
     /// as can be opened as one, whose names fit into one variable; which these are is known at the gate.
-    pub(crate) fn check_lent(&self, job: &JobState) -> Result<(), Refusal> {
+    pub(crate) fn check_partitions(&self, job: &JobState) -> Result<(), Refusal> {
         let pieces = job.nodes.len().max(job.wants as usize);
         let most = StoragePartition::MOST_PIECES;
         if job.is_spread() && pieces > most as usize {
@@ -76,20 +76,20 @@ impl Site {
     }
 
     /// Sees to it that all nodes of a job have its partitions, whose room is the job's from then on.
-    pub(crate) fn lend(&mut self, id: Job, job: &JobState) -> Progress {
-        if let Err(why) = self.check_lent(job) {
+    pub(crate) fn create_partitions(&mut self, id: Job, job: &JobState) -> Progress {
+        if let Err(why) = self.check_partitions(job) {
             return Progress::Failed(why);
         }
         let mut is_whole = true;
-        for lent in &job.partitions {
+        for partition in &job.partitions {
             for node in &job.nodes {
-                let step = Step::Lend(lent.name.clone());
+                let step = Step::CreatePartition(partition.name.clone());
                 let whom = SpaceRequest {
                     job: id,
-                    tier: lent.tier.as_deref(),
-                    size: lent.takes(job.nodes.len()),
+                    tier: partition.tier.as_deref(),
+                    size: partition.takes(job.nodes.len()),
                 };
-                match self.set_aside(node, (Owner::User(job.user), &lent.name), whom) {
+                match self.reserve_space(node, (Owner::User(job.user), &partition.name), whom) {
                     Space::In(_) => {}
                     Space::Soon => {
                         is_whole = false;
@@ -98,11 +98,11 @@ impl Site {
                     Space::None(why) => return Progress::Failed(why),
                 }
                 let work = Work::Lend {
-                    store: self.written_in(id, node, &lent.name),
+                    store: self.written_in(id, node, &partition.name),
                     job: id,
-                    partition: lent.name.clone(),
-                    size: lent.on_each(job.nodes.len()),
-                    unit: lent.unit,
+                    partition: partition.name.clone(),
+                    size: partition.on_each(job.nodes.len()),
+                    unit: partition.unit,
                 };
                 is_whole &= self.once(id, job, node, step, job.order(work));
             }
@@ -114,9 +114,9 @@ impl Site {
         }
     }
 
-    /// Sees to it that what of a job's partitions lies over its nodes is lent by each of them to the others: at its gate all of it, and while it
-    /// runs what has begun anew.
-    pub(crate) fn share(&mut self, id: Job, job: &JobState) -> Progress {
+    /// Sees to it that what of a job's partitions lies over its nodes is partition by each of them to the others: at its gate all of it, and while it
+    /// runs what was started again.
+    pub(crate) fn export_partitions(&mut self, id: Job, job: &JobState) -> Progress {
         if !job.is_spread() {
             return Progress::Complete;
         }
@@ -130,7 +130,7 @@ impl Site {
                 job: id,
                 partitions,
             };
-            match self.once(id, job, node, Step::Share, job.order(work)) {
+            match self.once(id, job, node, Step::Export, job.order(work)) {
                 true => shared.push(node),
                 false => is_whole = false,
             }
@@ -145,7 +145,7 @@ impl Site {
                 Some(Peer {
                     node: node.clone(),
                     host: node.clone(),
-                    port: *job.shared.get(node)?,
+                    port: *job.exported.get(node)?,
                 })
             })
             .collect();
@@ -154,7 +154,7 @@ impl Site {
                 job: id,
                 peers: peers.clone(),
             };
-            is_whole &= self.once(id, job, node, Step::Join(job.moves), job.order(work));
+            is_whole &= self.once(id, job, node, Step::Attach(job.moves), job.order(work));
         }
         if is_whole {
             Progress::Complete
@@ -164,27 +164,27 @@ impl Site {
     }
 
     /// A node lends its pieces of a job there.
-    pub(crate) fn shared(&mut self, id: Job, node: &str, port: u16) {
+    pub(crate) fn note_export(&mut self, id: Job, node: &str, port: u16) {
         if let Some(job) = self.jobs.get_mut(&id)
-            && job.shared.insert(node.to_owned(), port) != Some(port)
+            && job.exported.insert(node.to_owned(), port) != Some(port)
         {
             job.moves += 1;
         }
     }
 
     /// A job runs elsewhere: a node keeps no piece of what lies over the others.
-    pub(crate) fn take_back(&mut self, id: Job, node: &str) {
+    pub(crate) fn remove_partitions(&mut self, id: Job, node: &str) {
         if let Some(job) = self.jobs.get(&id).filter(|job| job.is_spread()) {
             let work = job.order(Work::Remove(vec![Held::Job(id)]));
             self.order(node, Why::Forget(id), work);
         }
     }
 
-    /// A node, or each, may have begun anew: what it lends is to be asked for again.
-    pub(crate) fn unshare(&mut self, node: Option<&str>) {
+    /// A node, or each, may have been started again: what it lends is to be asked for again.
+    pub(crate) fn forget_exports(&mut self, node: Option<&str>) {
         for job in self.jobs.values_mut().filter(|job| job.is_spread()) {
             let is_it = |name: &String| node.is_none_or(|node| node == name);
-            let of_it = |step: &Step| matches!(step, Step::Share | Step::Join(_));
+            let of_it = |step: &Step| matches!(step, Step::Export | Step::Attach(_));
             job.done
                 .retain(|(name, step)| !(is_it(name) && of_it(step)));
         }
@@ -195,15 +195,15 @@ impl Site {
 pub(crate) fn mounts(id: Job, job: &JobState, node: Option<&Node>) -> impl Iterator<Item = Mount> {
     let owner = Owner::User(job.user);
     let lies = move |name: &String| Some(node?.written.get(&(id, name.clone()))?.0.clone());
-    job.partitions.iter().map(move |lent| Mount {
-        store: lies(&lent.name).unwrap_or_default(),
-        dataset: lent.name.clone(),
+    job.partitions.iter().map(move |partition| Mount {
+        store: lies(&partition.name).unwrap_or_default(),
+        dataset: partition.name.clone(),
         owner,
-        path: PathBuf::from(format!("{owner}/j/{id}/p/{}", lent.name)),
+        path: PathBuf::from(format!("{owner}/j/{id}/p/{}", partition.name)),
         writable: true,
         in_memory: false,
         partition: true,
-        spread: lent.spread.map(|block| Spread {
+        spread: partition.spread.map(|block| Spread {
             block,
             nodes: job.nodes.clone(),
         }),

@@ -29,7 +29,7 @@ impl Site {
                 {
                     node.ports.insert(user, port);
                 }
-                self.jobs_that_wait();
+                self.advance_waiting();
             }
             Report::Worked { what, .. } => match what {
                 Worked::Failed(why) => self.unreported(id, &why),
@@ -37,10 +37,10 @@ impl Site {
                 Worked::Serving { port } => {
                     let ordered = self.orders.get(&id);
                     if let Some((job, node)) = ordered.and_then(|o| match o.why {
-                        Why::Job(job, Step::Share, _) => Some((job, o.node.clone())),
+                        Why::Job(job, Step::Export, _) => Some((job, o.node.clone())),
                         _ => None,
                     }) {
-                        self.shared(job, &node, port);
+                        self.note_export(job, &node, port);
                     }
                     self.worked(id, None);
                 }
@@ -62,7 +62,7 @@ impl Site {
                 if let Some(node) = self.nodes.get_mut(&node) {
                     node.doomed.remove(&(user, held));
                 }
-                self.jobs_that_wait();
+                self.advance_waiting();
             }
             Why::Check(part, proof) => {
                 // Meanwhile nobody may need it any more.
@@ -73,7 +73,7 @@ impl Site {
                 match is_known {
                     true if is_same => {
                         self.place((&node, &ordered.store), &part, stored_size(&proof));
-                        self.jobs_that_wait();
+                        self.advance_waiting();
                     }
                     // It has become another since the node told of it.
                     true => self.doom_copy((&node, &ordered.store), &part),
@@ -113,7 +113,7 @@ impl Site {
                     job.done.insert((node.to_owned(), look));
                 }
                 // Others may wait for it too, to read it from here.
-                self.jobs_that_wait();
+                self.advance_waiting();
                 self.advance(id);
                 return;
             }
@@ -223,7 +223,7 @@ impl Site {
         };
         let is_copy = job.phase == Phase::Sending && matches!(step, Step::Fetch(_));
         let has_failed = !is_lost && job.has_failed(&node, &step);
-        let is_lending = matches!(step, Step::Share | Step::Join(_));
+        let is_lending = matches!(step, Step::Export | Step::Attach(_));
         if is_lending && job.phase == Phase::Running && (has_failed || is_final) {
             // No stage of it fails; its tasks are told when they open what is not lent there any more.
             job.note(now, format!("{node}: {}", why.text));

@@ -1,10 +1,10 @@
-//! What Slurm and users ask. A job's stage, such as the gate, is answered when it is over: who waits is in `Site::waiting`, and
+//! Requests of Slurm and of users. A job's stage, such as the gate, is answered when it is over: who waits is in `Site::waiting`, and
 //! `Site::answer_stage` ends the wait.
 
 use crate::MAX_READERS;
 use crate::event::Asked;
 use crate::model::catalog::{VersionId, VersionState};
-use crate::model::job::{Phase, Step};
+use crate::model::job::{JobState, Phase, Step};
 use crate::model::node::Node;
 use crate::model::orders::Why;
 use crate::model::requester::Requester;
@@ -15,8 +15,8 @@ use tarn_proto::site::{
 };
 
 impl Site {
-    /// Something is asked that changes something.
-    pub(crate) fn asked(&mut self, asked: Asked) {
+    /// Handles a request that changes something.
+    pub(crate) fn handle_request(&mut self, asked: Asked) {
         let Asked {
             token,
             user,
@@ -24,7 +24,7 @@ impl Site {
             trusted,
             ask,
         } = asked;
-        let asker = Requester {
+        let requester = Requester {
             user,
             groups: &groups,
             trusted,
@@ -36,13 +36,13 @@ impl Site {
                 self.answer_to(token, Said::Refused(why));
                 return;
             }
-            // Who asked before about this job is not there any more: slurmctld has begun anew.
+            // Who asked before about this job is not there any more: slurmctld was started again.
             self.waiting.insert(staging.job, token);
-            self.staged(staging);
+            self.report_stage(staging);
             return;
         }
         if ask == Ask::RemoveOrphans {
-            let gone = self.remove_orphans(&asker);
+            let gone = self.remove_orphans(&requester);
             self.answer_to(token, Said::Orphans(gone));
             return;
         }
@@ -54,18 +54,18 @@ impl Site {
         } = ask
         {
             let which = (owner, &workflow[..], &dataset[..]);
-            if let Err(why) = self.verify(token, &asker, which, version) {
+            if let Err(why) = self.verify(token, &requester, which, version) {
                 self.answer_to(token, Said::Refused(why));
             }
             return;
         }
-        let done = self.change(&asker, ask);
+        let done = self.change(&requester, ask);
         let said = done.map_or_else(Said::Refused, |()| Said::Done);
         self.answer_to(token, said);
     }
 
-    fn staged(&mut self, Staging { job: id, stage }: Staging) {
-        let now = self.now;
+    /// Slurm reports a stage of a job, and waits until it is over.
+    fn report_stage(&mut self, Staging { job: id, stage }: Staging) {
         if let Stage::Setup(submitted) = stage {
             self.arrive(id, *submitted);
             return;
@@ -73,97 +73,119 @@ impl Site {
         if matches!(stage, Stage::Teardown { .. }) {
             self.arriving.remove(&id);
         }
-        let Some(job) = self.jobs.get_mut(&id) else {
-            let done = match stage {
-                // Nothing was done for it, so nothing is left.
-                Stage::Teardown { .. } => {
-                    self.never_comes(id);
-                    Ok(Said::Done)
-                }
-                _ => {
-                    let text = format!(
-                        "job {id} is not known here: it was submitted before this controller's log began; submit it again"
-                    );
-                    Err(Refusal::new(Code::NotFound, text))
-                }
-            };
-            self.answer_stage(id, done);
+        if !self.jobs.contains_key(&id) {
+            self.answer_unknown(id, &stage);
             return;
+        }
+        let is_over = match stage {
+            Stage::Setup(_) | Stage::DataIn => true,
+            Stage::Ahead(nodes) => self.begin_bringing(id, nodes),
+            Stage::PreRun(nodes) => self.begin_staging(id, nodes),
+            Stage::PostRun { ok } => self.begin_publishing(id, ok),
+            Stage::DataOut => self.begin_sending(id),
+            Stage::Teardown { hurry } => self.begin_leaving(id, hurry),
         };
-        let mut is_over = true;
-        let mut left = Vec::new();
-        match stage {
-            Stage::Setup(_) | Stage::DataIn => {}
-            Stage::Ahead(nodes) => {
-                if self.config.ahead && job.phase == Phase::Waiting && !job.reads.is_empty() {
-                    job.is_bringing = !nodes.is_empty();
-                    job.ahead = nodes;
-                    is_over = !job.is_bringing;
-                }
-            }
-            Stage::PreRun(nodes) => match job.phase {
-                Phase::Waiting | Phase::Staging => {
-                    if job.nodes != nodes {
-                        job.done.clear();
-                        job.tries.clear();
-                        job.shared.clear();
-                        left = std::mem::take(&mut job.nodes);
-                        left.retain(|node| !nodes.contains(node));
-                    }
-                    job.note(now, format!("its nodes: {}", nodes.join(", ")));
-                    job.nodes = nodes;
-                    (job.ahead, job.is_bringing) = (Vec::new(), false);
-                    job.phase = Phase::Staging;
-                    job.began = Some(now);
-                    is_over = false;
-                }
-                _ => {}
-            },
-            Stage::PostRun { ok } => match job.phase {
-                Phase::Running => {
-                    job.is_well = ok;
-                    job.phase = Phase::Publishing;
-                    let how = if ok { "well" } else { "with a failure" };
-                    job.note(now, format!("its script ended {how}"));
-                    self.count_nodes(id);
-                    is_over = false;
-                }
-                Phase::Publishing => is_over = false,
-                _ => {}
-            },
-            Stage::DataOut => match job.phase {
-                Phase::Publishing | Phase::Published => {
-                    // A version that could not be published fails the job's stage again.
-                    if job.phase == Phase::Published {
-                        job.phase = Phase::Sending;
-                    }
-                    is_over = false;
-                }
-                Phase::Sending => is_over = false,
-                _ => {}
-            },
-            Stage::Teardown { hurry } => {
-                let has_ended = job.phase == Phase::Ended;
-                if !has_ended {
-                    self.teardown(id);
-                }
-                // What is rescued and removed goes on beside it.
-                is_over = hurry || has_ended;
-            }
-        }
-        // It runs elsewhere now: what it has in clear there goes at once.
-        for node in left
-            .iter()
-            .filter(|node| self.is_up(node))
-            .collect::<Vec<_>>()
-        {
-            self.order(node, Why::Forget(id), Order::Dismiss(id));
-            self.take_back(id, node);
-        }
         if is_over {
             self.answer_stage(id, Ok(Said::Done));
         }
         self.advance(id);
+    }
+
+    fn answer_unknown(&mut self, id: Job, stage: &Stage) {
+        let done = if matches!(stage, Stage::Teardown { .. }) {
+            // Nothing was done for it, so nothing is left.
+            self.never_comes(id);
+            Ok(Said::Done)
+        } else {
+            let text = format!(
+                "job {id} is not known here: it was submitted before this controller's log began; submit it again"
+            );
+            Err(Refusal::new(Code::NotFound, text))
+        };
+        self.answer_stage(id, done);
+    }
+
+    /// Slurm expects a job on these nodes. Whether its stage is over, as nothing is brought there.
+    fn begin_bringing(&mut self, id: Job, nodes: Vec<String>) -> bool {
+        let is_on = self.config.ahead;
+        let waits = |job: &&mut JobState| job.phase == Phase::Waiting && !job.reads.is_empty();
+        let job = self.jobs.get_mut(&id).filter(|job| is_on && waits(job));
+        let Some(job) = job else {
+            return true;
+        };
+        job.is_bringing = !nodes.is_empty();
+        job.ahead = nodes;
+        !job.is_bringing
+    }
+
+    /// A job has got its nodes. Whether its stage is over, as it runs already.
+    fn begin_staging(&mut self, id: Job, nodes: Vec<String>) -> bool {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return true;
+        };
+        if !matches!(job.phase, Phase::Waiting | Phase::Staging) {
+            return true;
+        }
+        let mut left = Vec::new();
+        if job.nodes != nodes {
+            job.done.clear();
+            job.tries.clear();
+            job.exported.clear();
+            left = std::mem::take(&mut job.nodes);
+            left.retain(|node| !nodes.contains(node));
+        }
+        job.note(now, format!("its nodes: {}", nodes.join(", ")));
+        job.nodes = nodes;
+        (job.ahead, job.is_bringing) = (Vec::new(), false);
+        job.phase = Phase::Staging;
+        job.began = Some(now);
+        // It runs elsewhere now: what it has in clear there goes at once.
+        left.retain(|node| self.is_up(node));
+        for node in &left {
+            self.order(node, Why::Forget(id), Order::Dismiss(id));
+            self.remove_partitions(id, node);
+        }
+        false
+    }
+
+    /// A job's script has ended. Whether its stage is over, as what it wrote is published already.
+    fn begin_publishing(&mut self, id: Job, is_well: bool) -> bool {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return true;
+        };
+        if job.phase == Phase::Running {
+            job.is_well = is_well;
+            job.phase = Phase::Publishing;
+            let how = if is_well { "well" } else { "with a failure" };
+            job.note(now, format!("its script ended {how}"));
+            self.count_nodes(id);
+            return false;
+        }
+        job.phase != Phase::Publishing
+    }
+
+    /// What a job has made goes where it belongs. Whether its stage is over, as it is there already.
+    fn begin_sending(&mut self, id: Job) -> bool {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return true;
+        };
+        // A version that could not be published fails the job's stage again.
+        if job.phase == Phase::Published {
+            job.phase = Phase::Sending;
+        }
+        !matches!(job.phase, Phase::Publishing | Phase::Sending)
+    }
+
+    /// A job is over. Whether its stage is: if Slurm is in a hurry, what is rescued and removed continues beside it.
+    fn begin_leaving(&mut self, id: Job, is_hurried: bool) -> bool {
+        let job = self.jobs.get(&id);
+        let has_ended = job.is_none_or(|job| job.phase == Phase::Ended);
+        if !has_ended {
+            self.teardown(id);
+        }
+        is_hurried || has_ended
     }
 
     /// Whatever is under way for a job is stopped; what it has not published will never be.
@@ -215,25 +237,13 @@ impl Site {
         }
     }
 
-    fn change(&mut self, asker: &Requester<'_>, ask: Ask) -> Result<(), Refusal> {
+    fn change(&mut self, requester: &Requester<'_>, ask: Ask) -> Result<(), Refusal> {
         match ask {
             Ask::End { user, workflow } => {
-                if asker.user != user && !asker.trusted {
-                    asker.may_change(Owner::User(user))?;
+                if requester.user != user && !requester.trusted {
+                    requester.may_change(Owner::User(user))?;
                 }
-                let key = (Owner::User(user), workflow);
-                let Some(found) = self.catalog.workflows.get_mut(&key) else {
-                    // It may have no data of its own, only a project's or others'.
-                    let mut jobs = self.jobs.values();
-                    if jobs.any(|j| j.owner == key.0 && j.workflow == key.1) {
-                        return Ok(());
-                    }
-                    let text = format!("you have no workflow `{}`", key.1);
-                    return Err(Refusal::new(Code::NotFound, text));
-                };
-                found.has_ended = true;
-                self.settle();
-                Ok(())
+                self.end_workflow(Owner::User(user), workflow)
             }
             Ask::Remove {
                 owner,
@@ -241,7 +251,7 @@ impl Site {
                 dataset,
                 version,
             } => {
-                asker.may_change(owner)?;
+                requester.may_change(owner)?;
                 self.remove(owner, &workflow, dataset.as_deref(), version)
             }
             Ask::Grant {
@@ -251,28 +261,20 @@ impl Site {
                 to,
                 may,
             } => {
-                asker.may_change(owner)?;
-                let found = self.catalog.dataset_mut(owner, &workflow, &dataset)?;
-                if !may {
-                    found.readers.remove(&to);
-                } else if found.readers.len() >= MAX_READERS && !found.readers.contains(&to) {
-                    let text = format!(
-                        "`{dataset}` has {MAX_READERS} readers already; make a group of them"
-                    );
-                    return Err(Refusal::new(Code::Busy, text));
+                requester.may_change(owner)?;
+                let dataset = (owner, &workflow[..], &dataset[..]);
+                if may {
+                    self.grant(dataset, to)
                 } else {
-                    found.readers.insert(to);
+                    self.revoke(dataset, to)
                 }
-                // What only jobs have waited for that may not read it any more may go.
-                self.settle();
-                Ok(())
             }
             Ask::Release {
                 owner,
                 workflow,
                 dataset,
             } => {
-                asker.may_change(owner)?;
+                requester.may_change(owner)?;
                 self.release(owner, &workflow, &dataset)
             }
             Ask::Keep {
@@ -281,12 +283,57 @@ impl Site {
                 dataset,
                 until,
             } => {
-                asker.may_change(owner)?;
+                requester.may_change(owner)?;
                 self.catalog.dataset_mut(owner, &workflow, &dataset)?.kept = Some(until);
                 Ok(())
             }
             _ => Err(Refusal::new(Code::Invalid, "this question changes nothing")),
         }
+    }
+
+    /// No further job of a workflow will come.
+    fn end_workflow(&mut self, owner: Owner, workflow: String) -> Result<(), Refusal> {
+        let key = (owner, workflow);
+        let Some(found) = self.catalog.workflows.get_mut(&key) else {
+            // It may have no data of its own, only a project's or others'.
+            let mut jobs = self.jobs.values();
+            if jobs.any(|j| j.owner == key.0 && j.workflow == key.1) {
+                return Ok(());
+            }
+            let text = format!("you have no workflow `{}`", key.1);
+            return Err(Refusal::new(Code::NotFound, text));
+        };
+        found.has_ended = true;
+        self.settle();
+        Ok(())
+    }
+
+    fn grant(
+        &mut self,
+        (owner, workflow, dataset): (Owner, &str, &str),
+        to: Owner,
+    ) -> Result<(), Refusal> {
+        let found = self.catalog.dataset_mut(owner, workflow, dataset)?;
+        if found.readers.len() >= MAX_READERS && !found.readers.contains(&to) {
+            let text =
+                format!("`{dataset}` has {MAX_READERS} readers already; make a group of them");
+            return Err(Refusal::new(Code::Busy, text));
+        }
+        found.readers.insert(to);
+        self.settle();
+        Ok(())
+    }
+
+    fn revoke(
+        &mut self,
+        (owner, workflow, dataset): (Owner, &str, &str),
+        from: Owner,
+    ) -> Result<(), Refusal> {
+        let found = self.catalog.dataset_mut(owner, workflow, dataset)?;
+        found.readers.remove(&from);
+        // Versions that only jobs waited for which may not read them any more may go.
+        self.settle();
+        Ok(())
     }
 
     fn remove(
@@ -336,33 +383,33 @@ impl Site {
 
     /// Answers what changes nothing; `None` for what does.
     pub fn answer(&self, user: Uid, groups: &[u32], trusted: bool, ask: &Ask) -> Option<Said> {
-        let asker = Requester {
+        let requester = Requester {
             user,
             groups,
             trusted,
         };
         Some(match ask {
-            Ask::Datasets => self.datasets(&asker, &Which::default()),
-            Ask::Find(which) => self.datasets(&asker, which),
-            Ask::Orphans => Said::Orphans(self.orphans(&asker)),
-            Ask::Job(id) => self.job(&asker, *id),
+            Ask::Datasets => self.datasets(&requester, &Which::default()),
+            Ask::Find(which) => self.datasets(&requester, which),
+            Ask::Orphans => Said::Orphans(self.orphans(&requester)),
+            Ask::Job(id) => self.job(&requester, *id),
             Ask::Nodes => Said::Nodes(self.node_infos()),
             Ask::Usage(since) => {
-                let may_see = |owner| asker.is(owner) || asker.user == 0;
+                let may_see = |owner| requester.is(owner) || requester.user == 0;
                 Said::Usage(self.usage(*since, may_see))
             }
             _ => return None,
         })
     }
 
-    fn job(&self, asker: &Requester<'_>, id: Job) -> Said {
+    fn job(&self, requester: &Requester<'_>, id: Job) -> Said {
         let Some(job) = self.jobs.get(&id) else {
             let text = format!(
                 "job {id} is not known: it has no `#TARN` lines, or ended more than a day ago"
             );
             return Said::Refused(Refusal::new(Code::NotFound, text));
         };
-        if asker.user != job.user && asker.user != 0 && !asker.trusted {
+        if requester.user != job.user && requester.user != 0 && !requester.trusted {
             let text = format!("job {id} is somebody else's");
             return Said::Refused(Refusal::new(Code::Denied, text));
         }

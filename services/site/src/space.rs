@@ -72,7 +72,7 @@ fn order<'a>(node: &'a Node, tier: Option<&str>) -> Vec<&'a Level> {
 
 impl Site {
     /// A store of a node with room for so many bytes: the best one that has it, or where it can be made.
-    pub(crate) fn make_room(&mut self, name: &str, bytes: u64, whom: SpaceRequest<'_>) -> Space {
+    pub(crate) fn find_space(&mut self, name: &str, bytes: u64, whom: SpaceRequest<'_>) -> Space {
         let Some(node) = self.nodes.get(name) else {
             return Space::In(String::new());
         };
@@ -86,15 +86,15 @@ impl Site {
             _ => bytes.max(1),
         };
         for store in stores {
-            match self.room_in((name, &store), least, whom, false) {
+            match self.free_space((name, &store), least, whom, false) {
                 Space::None(_) => {}
                 found => return found,
             }
         }
-        Space::None(self.no_room(name, bytes))
+        Space::None(self.no_space(name, bytes))
     }
 
-    fn no_room(&self, name: &str, bytes: u64) -> Refusal {
+    fn no_space(&self, name: &str, bytes: u64) -> Refusal {
         let node = self.nodes.get(name).into_iter();
         let stores: Vec<String> = node
             .flat_map(|node| node.present().map(move |level| (node, level)))
@@ -118,14 +118,14 @@ impl Site {
 
     /// Whether so many bytes are free in a store of a node; if not, what makes them so is ordered: what is under way is waited for; what
     /// lies elsewhere too is dropped; what is there alone goes to a slower store; what can be read outside again is dropped.
-    pub(crate) fn room_in(
+    pub(crate) fn free_space(
         &mut self,
         (name, store): (&str, &str),
         bytes: u64,
         whom: SpaceRequest<'_>,
         is_gentle: bool,
     ) -> Space {
-        let none = |site: &Self| Space::None(site.no_room(name, bytes));
+        let none = |site: &Self| Space::None(site.no_space(name, bytes));
         let Some(node) = self.nodes.get(name) else {
             return none(self);
         };
@@ -407,7 +407,7 @@ impl Site {
             if is_ahead && self.free_in(name, node, &level) < bytes {
                 continue;
             }
-            match self.room_in((name, &level.name), bytes, whom, is_together) {
+            match self.free_space((name, &level.name), bytes, whom, is_together) {
                 Space::In(_) => {
                     for part in missing {
                         self.raise(id, (name, &level), part, is_pinned);

@@ -33,7 +33,7 @@ impl Site {
             Phase::Leaving => self.leave(id, &job),
             Phase::Running => {
                 // Nobody waits for it.
-                self.share(id, &job);
+                self.export_partitions(id, &job);
                 return;
             }
             _ => return,
@@ -107,7 +107,7 @@ impl Site {
         job.phase = phase;
         job.note(now, what);
         if job.is_leaving && phase != Phase::Ended {
-            self.go_on_leaving(id);
+            self.continue_leaving(id);
             return;
         }
         let said = match phase {
@@ -116,14 +116,14 @@ impl Site {
         };
         self.answer_stage(id, Ok(said));
         match phase {
-            Phase::Published => self.jobs_that_wait(),
+            Phase::Published => self.advance_waiting(),
             Phase::Ended => self.ended(id),
             _ => {}
         }
     }
 
     /// What is rescued of a job that ends before its time goes out, then the job leaves.
-    pub(crate) fn go_on_leaving(&mut self, id: Job) {
+    pub(crate) fn continue_leaving(&mut self, id: Job) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.phase = match job.phase {
                 Phase::Published => Phase::Sending,
@@ -135,7 +135,7 @@ impl Site {
     }
 
     /// Looks again at all jobs whose stage somebody waits for.
-    pub(crate) fn jobs_that_wait(&mut self) {
+    pub(crate) fn advance_waiting(&mut self) {
         let leaving = self
             .jobs
             .iter()
@@ -235,30 +235,50 @@ impl Site {
 
     fn stage(&mut self, id: Job, job: &JobState) -> Progress {
         for node in &job.nodes {
-            if let Err(look) = self.wait_for(id, node) {
-                return look;
+            if let Err(progress) = self.wait_for(id, node) {
+                return progress;
             }
         }
+        self.open_gate(id, job).into()
+    }
+
+    /// Brings what a job reads, prepares what it writes, makes its partitions, and lets its tasks in. Whether all is done.
+    fn open_gate(&mut self, id: Job, job: &JobState) -> Result<bool, Refusal> {
         // A job whose result may not be put where it belongs does not begin.
         let mut is_whole = self.check_dests(id, job);
         for reads in &job.reads {
-            match self.bring(id, job, reads) {
-                Progress::Complete => {}
-                Progress::Pending => is_whole = false,
-                never => return never,
-            }
+            is_whole &= self.bring(id, job, reads).into_result()?;
         }
         if !is_whole {
-            return Progress::Pending;
+            return Ok(false);
         }
         for reads in job.reads.iter().filter(|r| !r.is_changed) {
             is_whole &= self.view(id, job, reads);
         }
-        if !self.has_promise(id)
-            && let Err(why) = self.check_quota(job)
-        {
-            return Progress::Failed(why);
+        if !self.has_promise(id) {
+            self.check_quota(job)?;
         }
+        is_whole &= self.prepare_outputs(id, job)?;
+        if !is_whole
+            || !self.create_partitions(id, job).into_result()?
+            || !self.export_partitions(id, job).into_result()?
+        {
+            return Ok(false);
+        }
+        for (at, node) in job.nodes.iter().enumerate() {
+            let order = Order::Admit {
+                job: id,
+                user: job.user,
+                mounts: self.mounts(id, job, at),
+            };
+            is_whole &= self.once(id, job, node, Step::Admit, order);
+        }
+        Ok(is_whole)
+    }
+
+    /// Has the folders made that a job writes. Whether all are there.
+    fn prepare_outputs(&mut self, id: Job, job: &JobState) -> Result<bool, Refusal> {
+        let mut is_whole = true;
         for makes in &job.makes {
             let parts = makes.from.as_ref().map(|v| self.catalog.parts_of(v));
             let parts = parts.unwrap_or_default();
@@ -273,10 +293,10 @@ impl Site {
                     continue;
                 }
                 let what = (makes.version.owner, &*dataset);
-                match self.set_aside(node, what, SpaceRequest::of_output(id, makes)) {
+                match self.reserve_space(node, what, SpaceRequest::of_output(id, makes)) {
                     Space::In(_) => {}
                     Space::Soon => continue,
-                    Space::None(why) => return Progress::Failed(why),
+                    Space::None(why) => return Err(why),
                 }
                 let work = Work::Prepare {
                     store: self.written_in(id, node, &dataset),
@@ -286,38 +306,14 @@ impl Site {
                     parts: parts.clone(),
                     memory: self.memory_for(job, node, &makes.version),
                 };
-                let order = job.order(work);
-                self.once(id, job, node, step, order);
+                self.once(id, job, node, step, job.order(work));
             }
         }
-        if !is_whole {
-            return Progress::Pending;
-        }
-        match self.lend(id, job) {
-            Progress::Complete => {}
-            look => return look,
-        }
-        match self.share(id, job) {
-            Progress::Complete => {}
-            look => return look,
-        }
-        for (at, node) in job.nodes.iter().enumerate() {
-            let order = Order::Admit {
-                job: id,
-                user: job.user,
-                mounts: self.mounts(id, job, at),
-            };
-            is_whole &= self.once(id, job, node, Step::Admit, order);
-        }
-        if is_whole {
-            Progress::Complete
-        } else {
-            Progress::Pending
-        }
+        Ok(is_whole)
     }
 
-    /// Room for what a job writes, or for a partition of it, on a node, once.
-    pub(crate) fn set_aside(
+    /// Reserves space for what a job writes, or for a partition of it, on a node, once.
+    pub(crate) fn reserve_space(
         &mut self,
         node: &str,
         what: (Owner, &str),
@@ -327,7 +323,7 @@ impl Site {
         if let Some(store) = known.and_then(|node| node.written_in(whom.job, what.1)) {
             return Space::In(store.clone());
         }
-        let space = self.make_room(node, whom.size, whom);
+        let space = self.find_space(node, whom.size, whom);
         if let Space::In(store) = &space
             && let Some(node) = self.nodes.get_mut(node)
         {
@@ -348,33 +344,10 @@ impl Site {
         if let Err(why) = job.check_grant(&self.catalog, reads) {
             return Progress::Failed(why);
         }
-        let Some(version) = self.catalog.version(&reads.version).cloned() else {
-            let text = format!(
-                "version {} of `{}` was removed",
-                reads.version.version, reads.version.dataset
-            );
-            return Progress::Failed(Refusal::new(Code::NotFound, text));
+        let version = match self.made_version(reads) {
+            Ok(version) => version,
+            Err(progress) => return progress,
         };
-        match &version.state {
-            VersionState::Failed(why) => {
-                let text = format!("`{}` was not made: {why}", reads.name);
-                return Progress::Failed(Refusal::new(Code::Dependency, text));
-            }
-            VersionState::Promised => {
-                let maker = version.maker.and_then(|m| self.jobs.get(&m));
-                let publishes = maker.is_some_and(|m| m.phase == Phase::Publishing);
-                if publishes {
-                    return Progress::Pending;
-                }
-                let maker = version.maker.map_or(String::new(), |m| m.to_string());
-                let text = format!(
-                    "`{}` is not made yet: job {maker} makes it, and this one was not to wait for it; submit it with --dependency=afterok:{maker},afterburstbuffer:{maker}",
-                    reads.version.dataset,
-                );
-                return Progress::Failed(Refusal::new(Code::Dependency, text));
-            }
-            VersionState::There => {}
-        }
         let mut parts: Vec<(Part, Option<Proof>)> = version
             .parts
             .iter()
@@ -420,6 +393,37 @@ impl Site {
         }
     }
 
+    /// The version that a job reads, if it is there.
+    fn made_version(&self, reads: &Reads) -> Result<Version, Progress> {
+        let Some(version) = self.catalog.version(&reads.version).cloned() else {
+            let text = format!(
+                "version {} of `{}` was removed",
+                reads.version.version, reads.version.dataset
+            );
+            return Err(Progress::Failed(Refusal::new(Code::NotFound, text)));
+        };
+        match &version.state {
+            VersionState::Failed(why) => {
+                let text = format!("`{}` was not made: {why}", reads.name);
+                Err(Progress::Failed(Refusal::new(Code::Dependency, text)))
+            }
+            VersionState::Promised => {
+                let maker = version.maker.and_then(|m| self.jobs.get(&m));
+                let publishes = maker.is_some_and(|m| m.phase == Phase::Publishing);
+                if publishes {
+                    return Err(Progress::Pending);
+                }
+                let maker = version.maker.map_or(String::new(), |m| m.to_string());
+                let text = format!(
+                    "`{}` is not made yet: job {maker} makes it, and this one was not to wait for it; submit it with --dependency=afterok:{maker},afterburstbuffer:{maker}",
+                    reads.version.dataset,
+                );
+                Err(Progress::Failed(Refusal::new(Code::Dependency, text)))
+            }
+            VersionState::There => Ok(version),
+        }
+    }
+
     /// Whether a source was found to be what was read of it, since this job has nodes. Somebody who has it looks.
     fn is_unchanged(&mut self, id: Job, job: &JobState, reads: &Reads, source: &Path) -> bool {
         let step = reads.version.look();
@@ -437,7 +441,7 @@ impl Site {
         let part = reads.version.part(number);
         let mut have = self.nodes.iter().filter(|(_, n)| n.is_up && n.has(&part));
         let Some(node) = have.next().map(|(name, _)| name.clone()) else {
-            // Nobody has it any more: it is read anew, and compared with what was published then.
+            // Nobody has it any more: it is read again, and compared with what was published then.
             return true;
         };
         let known = &self.nodes[&node];
@@ -504,7 +508,7 @@ impl Site {
             return Progress::Pending;
         }
         let id = whom.job;
-        let space = self.make_room(node, proof.map_or(whom.size, stored_size), whom);
+        let space = self.find_space(node, proof.map_or(whom.size, stored_size), whom);
         let store = match space {
             Space::In(store) => store,
             Space::Soon => return Progress::Pending,
@@ -522,52 +526,51 @@ impl Site {
             .collect();
         let best = sources
             .iter()
-            .min_by_key(|name| self.orders.count_from(name))
-            .cloned();
-        let sealed = self.catalog.is_sealed(&VersionId::of(part));
-        let fetch = |from| Work::Fetch {
-            part: part.clone(),
-            from,
-            proof: proof.cloned(),
-            sealed,
-            store: store.clone(),
-        };
-        match (best, source) {
-            (Some(peer), _) => {
-                if self.orders.count_from(&peer) >= MAX_FROM_ONE {
-                    return Progress::Pending;
-                }
-                let port = self.nodes.get(&peer).and_then(|n| n.ports.get(&user));
-                let Some(port) = port.copied() else {
-                    self.ask_port(&peer, rights);
-                    return Progress::Pending;
-                };
-                let from = Origin::Peer(Peer {
-                    node: peer.clone(),
-                    host: peer.clone(),
-                    port,
-                });
-                let why = Why::Job(id, step, Some((peer, user)));
-                self.work_in(place, why, rights, fetch(from));
-                Progress::Pending
-            }
+            .min_by_key(|name| self.orders.count_from(name));
+        let (from, peer) = match (best.cloned(), source) {
+            (Some(peer), _) => match self.peer_at(peer.clone(), rights) {
+                Some(at) => (Origin::Peer(at), Some((peer, user))),
+                None => return Progress::Pending,
+            },
             // Whoever has it moves it just now.
-            (None, _) if self.is_moving(part) => Progress::Pending,
+            (None, _) if self.is_moving(part) => return Progress::Pending,
             // What several nodes lack is read outside once.
-            (None, Some(_)) if self.orders.is_fetched_anywhere(part) => Progress::Pending,
-            (None, Some(path)) => {
-                let from = Origin::Outside(path.to_owned());
-                self.work_in(place, Why::Job(id, step, None), rights, fetch(from));
-                Progress::Pending
-            }
+            (None, Some(_)) if self.orders.is_fetched_anywhere(part) => return Progress::Pending,
+            (None, Some(path)) => (Origin::Outside(path.to_owned()), None),
             (None, None) => {
                 let text = format!(
                     "{part} is on no node that answers; make it again, or wait until the nodes that have it are back: {}",
                     self.last_seen(part)
                 );
-                Progress::Failed(Refusal::new(Code::Lost, text))
+                return Progress::Failed(Refusal::new(Code::Lost, text));
             }
+        };
+        let work = Work::Fetch {
+            part: part.clone(),
+            from,
+            proof: proof.cloned(),
+            sealed: self.catalog.is_sealed(&VersionId::of(part)),
+            store: store.clone(),
+        };
+        self.work_in(place, Why::Job(id, step, peer), rights, work);
+        Progress::Pending
+    }
+
+    /// Where a node serves parts to another, if it has a transfer free and its worker is known to serve.
+    fn peer_at(&mut self, peer: String, (user, group): (u32, u32)) -> Option<Peer> {
+        if self.orders.count_from(&peer) >= MAX_FROM_ONE {
+            return None;
         }
+        let port = self.nodes.get(&peer).and_then(|n| n.ports.get(&user));
+        let Some(port) = port.copied() else {
+            self.request_port(&peer, (user, group));
+            return None;
+        };
+        Some(Peer {
+            node: peer.clone(),
+            host: peer,
+            port,
+        })
     }
 
     /// Whether a node that answers has a part that goes from one store of it to another.
@@ -576,7 +579,7 @@ impl Site {
         self.nodes.values().any(moves)
     }
 
-    pub(crate) fn ask_port(&mut self, node: &str, (user, group): (u32, u32)) {
+    pub(crate) fn request_port(&mut self, node: &str, (user, group): (u32, u32)) {
         if !self.orders.is_port_requested(node, user) {
             self.order(node, Why::Port(user), Order::Serve { user, group });
         }

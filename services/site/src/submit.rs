@@ -1,8 +1,8 @@
-//! A job comes: which versions it reads and makes, and whether there may be room for them.
+//! A job comes: which versions it reads and makes, and whether there may be space for them.
 
 use crate::model::catalog::{Version, VersionId, VersionState};
 use crate::model::job::{JobState, Makes, Phase, Reads};
-use crate::partitions::lent;
+use crate::partitions::partitions_of;
 use crate::state::Site;
 use crate::{MAX_ADVISED, MAX_DATASETS, MAX_JOBS};
 use std::cmp::Reverse;
@@ -71,7 +71,7 @@ impl Site {
         }
     }
 
-    /// Register a job. Slurm asks again when it has begun anew, and when a job is put back into its queue.
+    /// Register a job. Slurm asks again when slurmctld was started again, and when a job is put back into its queue.
     fn set_up(&mut self, job: Job, submitted: &Submitted) -> Result<(), Refusal> {
         if let Some(known) = self.jobs.get(&job)
             && known.user == submitted.user
@@ -89,7 +89,7 @@ impl Site {
             return Err(Refusal::new(Code::Busy, text));
         }
         let mut state = self.resolve(job, submitted)?;
-        self.check_lent(&state)?;
+        self.check_partitions(&state)?;
         self.check_quota(&state)?;
         self.check_size(&state)?;
         self.check_tiers(&state)?;
@@ -156,7 +156,7 @@ impl Site {
         let wants = job.wants.max(1) as usize;
         let is_outside = bytes.is_empty() && !job.reads.is_empty();
         let names = match is_outside {
-            // Who makes it has no nodes yet: it is advised anew when it is made.
+            // Who makes it has no nodes yet: it is advised again when it is made.
             true if !after.is_empty() => Vec::new(),
             // It will be brought from outside: all nodes are equal, but for what they draw, and for who has them.
             true => {
@@ -227,7 +227,7 @@ impl Site {
         check_name("workflow", &workflow.name)?;
         let prior = submitted.chain.as_ref().and_then(|chain| chain.prior);
         let name = match (prior, submitted.is_alone) {
-            (Some(prior), _) => self.goes_on(prior, submitted)?,
+            (Some(prior), _) => self.continued_workflow(prior, submitted)?,
             // Two runs of one script that names no workflow have nothing to do with each other.
             (None, true) => alone(&workflow.name, job),
             (None, false) => workflow.name.clone(),
@@ -249,8 +249,8 @@ impl Site {
             wants: step.nodes,
             reads: Vec::new(),
             makes: Vec::new(),
-            partitions: lent(workflow)?,
-            shared: BTreeMap::new(),
+            partitions: partitions_of(workflow)?,
+            exported: BTreeMap::new(),
             moves: 0,
             nodes: Vec::new(),
             is_well: false,
@@ -271,8 +271,8 @@ impl Site {
         Ok(state)
     }
 
-    /// The workflow that a job goes on with, as another one of its user's began it.
-    fn goes_on(&self, prior: Job, submitted: &Submitted) -> Result<String, Refusal> {
+    /// The workflow that a job continues, as another one of its user's began it.
+    fn continued_workflow(&self, prior: Job, submitted: &Submitted) -> Result<String, Refusal> {
         let refuse = |code, text: String| Err(Refusal::new(code, text));
         match self.jobs.get(&prior) {
             None => refuse(
@@ -305,6 +305,7 @@ impl Site {
         }
     }
 
+    /// Adds to a job what it has of one dataset: what it reads, what it makes, or both.
     fn resolve_use(
         &self,
         job: Job,
@@ -313,56 +314,64 @@ impl Site {
         used: &workflow::Use,
         state: &mut JobState,
     ) -> Result<(), Refusal> {
-        let workflow = &submitted.workflow;
-        check_name("dataset", &dataset.name)?;
-        if let Some(entry) = &used.entry {
-            let text = format!(
-                "`{}/{entry}`: single entries cannot be asked for by jobs yet; ask for `{}`",
-                dataset.name, dataset.name
-            );
-            return Err(Refusal::new(Code::Unsupported, text));
-        }
-        if used.distribution == Distribution::Shared {
-            let text = format!(
-                "`{}` cannot be one folder of all nodes (`shared`) between jobs yet, only within a run (`tarn run`)",
-                dataset.name
-            );
-            return Err(Refusal::new(Code::Unsupported, text));
-        }
+        check_use(dataset, used)?;
         let key = self.whose(submitted, dataset, used.role, state)?;
-        let id = |version| VersionId {
-            version,
-            ..key.clone()
-        };
-        let versions = self.catalog.dataset(&key).map(|d| &d.versions);
         let latest = self.latest(job, &key, used.role, state);
         let latest = latest.or(dataset.source.as_ref().map(|_| 0));
         let read = match (used.role, latest) {
             (Role::Out, _) => None,
-            (_, Some(latest)) => Some(id(latest)),
-            (_, None) => return Err(nobody_makes(dataset, workflow)),
+            (_, Some(version)) => Some(VersionId {
+                version,
+                ..key.clone()
+            }),
+            (_, None) => return Err(nobody_makes(dataset, &submitted.workflow)),
         };
         if let Some(version) = &read {
-            self.catalog.same_source(version, dataset)?;
-            if dataset.encrypt && self.catalog.version(version).is_some_and(|v| !v.is_sealed) {
-                let text = format!(
-                    "`{}` has `encrypt`, but version {} of it is stored on the nodes unencrypted: remove that first (`tarn data rm`), and set `encrypt` in the first job that reads or makes it",
-                    dataset.name, version.version
-                );
-                return Err(Refusal::new(Code::Invalid, text));
-            }
-            state.reads.push(Reads {
-                name: dataset.name.clone(),
-                version: version.clone(),
-                on_first: used.distribution == Distribution::Single,
-                is_changed: used.role == Role::Inout,
-                size: dataset.size.unwrap_or(0),
-                tier: dataset.tier.clone(),
+            state.reads.push(self.read_of(version, dataset, used)?);
+        }
+        if used.role != Role::In {
+            let makes = self.output_of((job, &submitted.workflow), key, dataset, used)?;
+            state.makes.push(Makes {
+                from: read,
+                ..makes
             });
         }
-        if used.role == Role::In {
-            return Ok(());
+        Ok(())
+    }
+
+    fn read_of(
+        &self,
+        version: &VersionId,
+        dataset: &workflow::Dataset,
+        used: &workflow::Use,
+    ) -> Result<Reads, Refusal> {
+        self.catalog.same_source(version, dataset)?;
+        let known = self.catalog.version(version);
+        if dataset.encrypt && known.is_some_and(|v| !v.is_sealed) {
+            let text = format!(
+                "`{}` has `encrypt`, but version {} of it is stored on the nodes unencrypted: remove that first (`tarn data rm`), and set `encrypt` in the first job that reads or makes it",
+                dataset.name, version.version
+            );
+            return Err(Refusal::new(Code::Invalid, text));
         }
+        Ok(Reads {
+            name: dataset.name.clone(),
+            version: version.clone(),
+            on_first: used.distribution == Distribution::Single,
+            is_changed: used.role == Role::Inout,
+            size: dataset.size.unwrap_or(0),
+            tier: dataset.tier.clone(),
+        })
+    }
+
+    /// The version that a job makes: the one that it has promised before, or the next.
+    fn output_of(
+        &self,
+        (job, workflow): (Job, &workflow::Workflow),
+        key: VersionId,
+        dataset: &workflow::Dataset,
+        used: &workflow::Use,
+    ) -> Result<Makes, Refusal> {
         let is_sealed = dataset.encrypt || self.catalog.was_sealed(&key);
         if is_sealed && dataset.size.is_none() {
             let text = format!(
@@ -371,9 +380,10 @@ impl Site {
             );
             return Err(Refusal::new(Code::Invalid, text));
         }
+        let versions = self.catalog.dataset(&key).map(|d| &d.versions);
         let own = versions.and_then(|v| v.iter().find(|(_, v)| v.maker == Some(job)));
         let next = versions.and_then(|v| v.keys().next_back());
-        let makes = own.map_or(next.map_or(1, |last| last + 1), |(number, _)| *number);
+        let version = own.map_or(next.map_or(1, |last| last + 1), |(number, _)| *number);
         let rule = dataset.scatter.clone();
         if used.distribution == Distribution::Scatter && rule.is_none() {
             let text = format!(
@@ -385,10 +395,10 @@ impl Site {
         let rescue = (dataset.on_failure == OnFailure::Drain)
             .then_some(workflow.external.as_ref())
             .flatten();
-        state.makes.push(Makes {
-            version: id(makes),
+        Ok(Makes {
+            version: VersionId { version, ..key },
             rule: rule.filter(|_| used.distribution == Distribution::Scatter),
-            from: read,
+            from: None,
             size: dataset.size.unwrap_or(0),
             dest: dataset.dest.clone(),
             rescue: rescue.map(|to| to.join(format!("{}-{}-{job}", workflow.name, dataset.name))),
@@ -397,8 +407,7 @@ impl Site {
                 let mut steps = workflow.steps.iter();
                 steps.find_map(|step| step.tier.clone())
             }),
-        });
-        Ok(())
+        })
     }
 
     /// What it will make exists from now on, as a promise.
@@ -486,16 +495,16 @@ impl Site {
         }
         let makes = state.makes.iter().filter(|m| m.version.owner == owner);
         let makes: u64 = makes.map(|m| m.size).sum();
-        let lent = match owner {
-            Owner::User(uid) if uid == state.user => state.lent_bytes(),
+        let partitions = match owner {
+            Owner::User(uid) if uid == state.user => state.partition_bytes(),
             _ => 0,
         };
-        let lent = lent.saturating_mul(u64::from(state.wants.max(1)));
-        self.check_room_of(owner, makes.saturating_add(lent))
+        let partitions = partitions.saturating_mul(u64::from(state.wants.max(1)));
+        self.check_space_of(owner, makes.saturating_add(partitions))
     }
 
     /// Whether an owner may have so many bytes more.
-    fn check_room_of(&self, owner: Owner, wants: u64) -> Result<(), Refusal> {
+    fn check_space_of(&self, owner: Owner, wants: u64) -> Result<(), Refusal> {
         let quota = self.quota_of(owner);
         let held = self.held_by(owner);
         if quota == 0 || held.saturating_add(wants) <= quota {
@@ -538,6 +547,26 @@ fn nobody_makes(dataset: &workflow::Dataset, workflow: &workflow::Workflow) -> R
         Some(of) => format!("nobody has made `{of}` yet: submit the job that does first"),
     };
     Refusal::new(Code::NotFound, text)
+}
+
+/// Whether jobs may use a dataset in this way.
+fn check_use(dataset: &workflow::Dataset, used: &workflow::Use) -> Result<(), Refusal> {
+    check_name("dataset", &dataset.name)?;
+    if let Some(entry) = &used.entry {
+        let text = format!(
+            "`{}/{entry}`: single entries cannot be asked for by jobs yet; ask for `{}`",
+            dataset.name, dataset.name
+        );
+        return Err(Refusal::new(Code::Unsupported, text));
+    }
+    if used.distribution == Distribution::Shared {
+        let text = format!(
+            "`{}` cannot be one folder of all nodes (`shared`) between jobs yet, only within a run (`tarn run`)",
+            dataset.name
+        );
+        return Err(Refusal::new(Code::Unsupported, text));
+    }
+    Ok(())
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), Refusal> {

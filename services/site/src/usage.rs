@@ -38,7 +38,7 @@ impl Site {
             return;
         };
         let nodes = job.nodes.len() as u64;
-        let (owner, lent) = (job.owner, job.lent_bytes().saturating_mul(nodes));
+        let (owner, lent) = (job.owner, job.partition_bytes().saturating_mul(nodes));
         for owner in [job.owner, Owner::Project(job.group)] {
             let meter = self.meter(owner);
             meter.spread((began, now), nodes, |c| &mut c.node_nanos);
@@ -110,7 +110,7 @@ impl Site {
                 }
             }
             if may_see(job.owner) {
-                let lent = job.lent_bytes().saturating_mul(job.nodes.len() as u64);
+                let lent = job.partition_bytes().saturating_mul(job.nodes.len() as u64);
                 let meter = meters.entry(job.owner).or_default();
                 meter.spread((began, self.now), lent, |c| &mut c.byte_nanos);
             }

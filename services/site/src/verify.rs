@@ -16,12 +16,12 @@ impl Site {
     pub(crate) fn verify(
         &mut self,
         token: Token,
-        asker: &Requester<'_>,
+        requester: &Requester<'_>,
         (owner, workflow, dataset): (Owner, &str, &str),
         version: Option<u32>,
     ) -> Result<(), Refusal> {
-        asker.may_change(owner)?;
-        let user = asker.user;
+        requester.may_change(owner)?;
+        let user = requester.user;
         let is_asking = self.verifying.values().any(|v| v.user == user);
         if is_asking || self.verifying.contains_key(&owner) {
             let whose = match is_asking {

@@ -107,9 +107,9 @@ pub(crate) struct JobState {
     /// On each of its nodes, or over them.
     #[serde(default)]
     pub(crate) partitions: Vec<JobPartition>,
-    /// Where its nodes have said last that they lend their pieces of what lies over them, and how often one has said another port than before.
-    #[serde(default)]
-    pub(crate) shared: BTreeMap<String, u16>,
+    /// Where its nodes have reported last that they export their pieces of what spans them, and how often one has reported another port.
+    #[serde(default, rename = "shared")]
+    pub(crate) exported: BTreeMap<String, u16>,
     #[serde(default)]
     pub(crate) moves: u32,
     pub(crate) nodes: Vec<String>,
@@ -140,11 +140,14 @@ pub(crate) enum Step {
     /// A folder is made to be written.
     Prepare(String),
     /// A partition is made.
-    Lend(String),
-    /// The pieces of those that lie over its nodes are lent.
-    Share,
-    /// The node knows where the others lend theirs: after so many [`JobState::moves`].
-    Join(u32),
+    #[serde(rename = "Lend")]
+    CreatePartition(String),
+    /// The pieces of those that span its nodes are exported.
+    #[serde(rename = "Share")]
+    Export,
+    /// The node knows where the others export theirs: after so many [`JobState::moves`].
+    #[serde(rename = "Join")]
+    Attach(u32),
     /// The job's tasks are let in.
     Admit,
     /// What was written becomes a part.
@@ -165,10 +168,10 @@ pub(crate) struct JobPartition {
     pub(crate) size: u64,
     /// Bytes of a unit; 0: it is mapped.
     pub(crate) unit: u32,
-    /// What lies on the nodes is one: bytes of a block.
+    /// It spans the nodes: bytes of a block.
     #[serde(default)]
     pub(crate) spread: Option<u64>,
-    /// The store that it is wished to lie in.
+    /// The store that it is wished to be in.
     #[serde(default)]
     pub(crate) tier: Option<String>,
 }
@@ -293,7 +296,7 @@ impl JobPartition {
 
 impl JobState {
     /// Bytes that its partitions take on each of its nodes.
-    pub(crate) fn lent_bytes(&self) -> u64 {
+    pub(crate) fn partition_bytes(&self) -> u64 {
         let nodes = match self.nodes.len() {
             0 => self.wants as usize,
             nodes => nodes,
@@ -302,7 +305,7 @@ impl JobState {
         takes.fold(0, u64::saturating_add)
     }
 
-    /// Whether some of them lie over its nodes.
+    /// Whether some of them span its nodes.
     pub(crate) fn is_spread(&self) -> bool {
         self.partitions.iter().any(|p| p.spread.is_some())
     }

@@ -21,7 +21,7 @@ pub(crate) struct Node {
     pub(crate) since: Time,
     /// The parts that it has, of versions that are known.
     pub(crate) parts: BTreeMap<Part, u64>,
-    /// In which of its stores each of them lies.
+    /// In which of its stores each of them is.
     #[serde(default)]
     pub(crate) places: BTreeMap<Part, BTreeSet<String>>,
     /// Those that are on their way from one store to another: also while nothing is heard of the node.
@@ -52,7 +52,7 @@ pub(crate) struct Level {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) persistent: bool,
-    /// It is not mounted: nothing goes there, and what lies there is not to be had, but not lost.
+    /// It is not mounted: nothing goes there, and what is stored there is not to be had, but not lost.
     pub(crate) is_away: bool,
     /// Bytes of it that the file system has not got any more: somebody else's files.
     pub(crate) foreign: u64,
@@ -195,6 +195,23 @@ impl Node {
             Some(level) => level.is_away,
             None => !store.is_empty(),
         }
+    }
+
+    /// The replicas that the node must report to have still: of all owners that it has all parts of, in stores that are there.
+    pub(crate) fn replicas_to_confirm(&self, partial: &[Owner]) -> BTreeSet<(Part, String)> {
+        let is_away = |store: &String| self.level(store).is_some_and(|level| level.is_away);
+        let mut all = BTreeSet::new();
+        for part in self
+            .parts
+            .keys()
+            .filter(|part| !partial.contains(&part.owner))
+        {
+            let places = self.places.get(part).cloned();
+            let places = places.unwrap_or_else(|| BTreeSet::from([String::new()]));
+            let there = places.into_iter().filter(|store| !is_away(store));
+            all.extend(there.map(|store| (part.clone(), store)));
+        }
+        all
     }
 
     /// A job may write so much of a dataset, or have a partition of that size, in a store.

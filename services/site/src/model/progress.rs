@@ -11,3 +11,29 @@ pub(crate) enum Progress {
     /// It cannot be done.
     Failed(Refusal),
 }
+
+impl Progress {
+    /// `Complete`, or `Pending` where something is missing.
+    pub(crate) fn of(is_complete: bool) -> Self {
+        if is_complete {
+            Self::Complete
+        } else {
+            Self::Pending
+        }
+    }
+
+    /// Whether it is complete; the error is why it cannot be done.
+    pub(crate) fn into_result(self) -> Result<bool, Refusal> {
+        match self {
+            Self::Complete => Ok(true),
+            Self::Pending => Ok(false),
+            Self::Failed(why) => Err(why),
+        }
+    }
+}
+
+impl From<Result<bool, Refusal>> for Progress {
+    fn from(done: Result<bool, Refusal>) -> Self {
+        done.map_or_else(Self::Failed, Self::of)
+    }
+}
