@@ -8,93 +8,11 @@ use crate::model::requester::Requester;
 use crate::state::Site;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::{Code, Refusal};
-use tarn_proto::site::{DatasetInfo, Held, Job, OrphanInfo, Owner, Said, Submitted, Uid, Which};
-use tarn_types::named::Whose;
+use tarn_proto::site::{DatasetInfo, Held, Job, OrphanInfo, Owner, Said, Uid, Which};
 use tarn_types::units::Elapsed;
-use tarn_types::workflow::{self, Keep, Role};
+use tarn_types::workflow::Keep;
 
 impl Site {
-    /// Which dataset of the site a script means, as version 0 of it, if its user may.
-    pub(crate) fn whose(
-        &self,
-        submitted: &Submitted,
-        dataset: &workflow::Dataset,
-        role: Role,
-        state: &JobState,
-    ) -> Result<VersionId, Refusal> {
-        let Some(of) = &dataset.of else {
-            return Ok(VersionId {
-                owner: state.owner,
-                workflow: state.workflow.clone(),
-                dataset: dataset.name.clone(),
-                version: 0,
-            });
-        };
-        let owner = match &of.whose {
-            Whose::Own => Some(state.owner),
-            whose => submitted.owners.get(&whose.to_string()).copied(),
-        };
-        let owner = owner.ok_or_else(|| {
-            let text = format!("`{of}`: there is no `{}` on this site", of.whose);
-            Refusal::new(Code::Invalid, text)
-        })?;
-        let workflow = of.workflow.as_deref().unwrap_or(Owner::NO_WORKFLOW);
-        let id = VersionId {
-            owner,
-            workflow: workflow.to_owned(),
-            dataset: of.dataset.clone(),
-            version: 0,
-        };
-        if role != Role::In {
-            let is_project = matches!(owner, Owner::Project(_));
-            return match is_project && owner.is(state.user, &state.groups) {
-                true => Ok(id),
-                false => {
-                    let text = format!(
-                        "`{of}` is made and changed only by members of its project, and you are not a member"
-                    );
-                    Err(Refusal::new(Code::Denied, text))
-                }
-            };
-        }
-        match self.catalog.may_read(&id, state.user, &state.groups) {
-            true => Ok(id),
-            // Who may not read it does not learn whether it is there.
-            false => {
-                let text = format!(
-                    "`{of}` is not there, or not yours to read: who owns it can grant it (`tarn data grant`)"
-                );
-                Err(Refusal::new(Code::Denied, text))
-            }
-        }
-    }
-
-    /// The version that a job reads.
-    pub(crate) fn latest(
-        &self,
-        job: Job,
-        id: &VersionId,
-        role: Role,
-        state: &JobState,
-    ) -> Option<u32> {
-        // What this job makes is not what it reads, when it is taken in once more.
-        let others =
-            self.catalog.dataset(id)?.versions.iter().filter(|(_, v)| {
-                v.maker != Some(job) && !matches!(v.state, VersionState::Failed(_))
-            });
-        let others: Vec<_> = others.collect();
-        let is_own = (id.owner, &id.workflow) == (state.owner, &state.workflow);
-        // Of what is not the workflow's own, what is there: nobody waits for others' jobs, unless there is nothing else.
-        let near = others.iter().filter(|(_, v)| {
-            let maker = v.maker.and_then(|maker| self.jobs.get(&maker));
-            let is_ours =
-                maker.is_some_and(|m| m.owner == state.owner && m.workflow == state.workflow);
-            is_own || is_ours || role == Role::Inout || v.state == VersionState::There
-        });
-        let near = near.map(|(number, _)| **number).max();
-        near.or_else(|| others.iter().map(|(number, _)| **number).max())
-    }
-
     /// Goes as if its owner had wished nothing.
     pub(crate) fn release(
         &mut self,

@@ -1,9 +1,9 @@
 //! How long data stays, and what goes when a job needs its space.
 
 use crate::event::Action;
-use crate::model::catalog::{Version, VersionId, VersionState, stored_size};
-use crate::model::job::{JobState, Phase, Step};
-use crate::model::orders::{Ordered, Why};
+use crate::model::catalog::{Version, VersionId, VersionState};
+use crate::model::job::{JobState, Phase};
+use crate::model::orders::Why;
 use crate::state::Site;
 use std::collections::BTreeSet;
 use tarn_proto::site::{Held, Job, Owner, Part, Uid, Work};
@@ -20,7 +20,7 @@ impl Site {
     pub(crate) fn expire(&mut self) {
         self.take_in();
         let versions: Vec<VersionId> = self.catalog.versions().collect();
-        let used = self.used();
+        let used = self.stock().used();
         for id in versions {
             if used.contains(&id) {
                 continue;
@@ -36,15 +36,6 @@ impl Site {
         self.forget_orphans();
         self.forget_jobs();
         self.advance_waiting();
-    }
-
-    /// The versions that jobs read or make which have not ended.
-    pub(crate) fn used(&self) -> BTreeSet<VersionId> {
-        let all = self
-            .jobs
-            .values()
-            .flat_map(|job| job.needs_of(&self.catalog));
-        all.cloned().collect()
     }
 
     /// When a version may go that no job uses. `None` for never; 0 for at once.
@@ -173,30 +164,6 @@ impl Site {
         }
     }
 
-    /// The version that a part is of, if no job uses it.
-    pub(crate) fn unused(&self, part: &Part, used: &BTreeSet<VersionId>) -> Option<&Version> {
-        let id = VersionId::of(part);
-        self.catalog.version(&id).filter(|_| !used.contains(&id))
-    }
-
-    /// Bytes that an order brings to its node.
-    pub(crate) fn brings(&self, order: &Ordered) -> u64 {
-        let Why::Job(job, Step::Fetch(part), _) = &order.why else {
-            return 0;
-        };
-        let id = VersionId::of(part);
-        let known = self
-            .catalog
-            .version(&id)
-            .and_then(|v| v.parts.get(&part.part));
-        // Of a source that nobody has read: what its reader says.
-        let said = || {
-            let reads = &self.jobs.get(job)?.reads;
-            reads.iter().find(|r| r.version == id).map(|r| r.size)
-        };
-        known.map_or_else(|| said().unwrap_or(0), stored_size)
-    }
-
     /// Whether a job was promised space on some node.
     pub(crate) fn has_promise(&self, id: Job) -> bool {
         let mut promised = self.nodes.values().flat_map(|n| n.promised.keys());
@@ -234,7 +201,7 @@ impl Site {
                     .is_some_and(|w| w.has_ended)
             })
             .collect();
-        let used = self.used();
+        let used = self.stock().used();
         for id in ended {
             if !used.contains(&id) && self.is_over(&id) {
                 self.drop_version(&id);

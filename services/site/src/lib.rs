@@ -7,7 +7,8 @@
 //! there must be ([`stage`]): so it does not matter in which order nodes answer, fail or come back.
 //!
 //! Reading order: `event`, `model` (what is known), `state`, `submit` (a job comes), `requests` (its stages; at `PreRun`, the gate, it
-//! waits), `stage` (what is brought, from where), `reported` (what came of it), `finish`, `keep`, `space`.
+//! waits), `stage` (what is brought, from where), `reported` (what came of it), `finish`, `keep`,
+//! `space`. What only looks has a type of its own: `resolve` (a job's versions), `placement` (its nodes), `stock` and `relief` (space).
 
 mod audit;
 mod capacity;
@@ -19,11 +20,15 @@ mod model;
 mod moves;
 mod node;
 mod partitions;
+mod placement;
+mod relief;
 mod reported;
 mod requests;
+mod resolve;
 mod space;
 mod stage;
 mod state;
+mod stock;
 mod submit;
 mod usage;
 mod verify;

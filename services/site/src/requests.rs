@@ -360,7 +360,7 @@ impl Site {
             let text = format!("nothing of workflow `{workflow}` is called so (`tarn data ls`)");
             return Err(Refusal::new(Code::NotFound, text));
         }
-        let used = self.used();
+        let used = self.stock().used();
         if let Some(busy) = ids.iter().find(|id| used.contains(id)) {
             let users = self
                 .jobs

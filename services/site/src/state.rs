@@ -7,6 +7,8 @@ use crate::model::node::Node;
 use crate::model::orders::{Ordered, Orders, Why};
 use crate::model::usage::Meter;
 use crate::model::verification::Verifying;
+use crate::placement::Placement;
+use crate::stock::Stock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_proto::local::Refusal;
@@ -86,6 +88,26 @@ impl Site {
     /// The term that it is in.
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// What is in the stores of nodes, to be looked at.
+    pub(crate) fn stock(&self) -> Stock<'_> {
+        Stock {
+            catalog: &self.catalog,
+            nodes: &self.nodes,
+            jobs: &self.jobs,
+            orders: &self.orders,
+            now: self.now,
+        }
+    }
+
+    /// What is looked at to place a job.
+    pub(crate) fn placement(&self) -> Placement<'_> {
+        Placement {
+            stock: self.stock(),
+            draws: &self.draws,
+            is_ahead: self.config.ahead,
+        }
     }
 
     pub(crate) fn answer_to(&mut self, token: Token, said: Said) {

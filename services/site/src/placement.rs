@@ -1,0 +1,254 @@
+//! Where a job would best run, which nodes have no space for it, and what no node can ever give.
+
+use crate::model::catalog::{VersionState, stored_size};
+use crate::model::job::{JobState, Makes, Phase};
+use crate::model::node::Node;
+use crate::stock::Stock;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Advice, Excluded, MAX_EXCLUDED, Part};
+use tarn_types::energy::{Draw, ranks_of};
+
+/// What is looked at to place a job. Sums of declared sizes are capped: they are what users write.
+pub(crate) struct Placement<'a> {
+    pub(crate) stock: Stock<'a>,
+    /// What nodes draw, and their cores.
+    pub(crate) draws: &'a BTreeMap<String, (Draw, u32)>,
+    /// Whether data is brought to where a job is expected.
+    pub(crate) is_ahead: bool,
+}
+
+impl Placement<'_> {
+    /// A job that wants more on a node than any has would wait for ever.
+    pub(crate) fn check_size(&self, job: &JobState) -> Result<(), Refusal> {
+        let known = self.stock.nodes.values().filter(|n| n.capacity.is_some());
+        let largest = known.map(Node::capacity).max();
+        let sizes = job.makes.iter().map(|makes| makes.size);
+        let wants = sizes.fold(job.partition_bytes(), u64::saturating_add);
+        match largest {
+            Some(largest) if wants > largest => Err(Refusal::new(
+                Code::NoSpace,
+                format!(
+                    "it declares {wants} bytes on a node (`size`), partitions included, and no node has more than {largest} for tarn"
+                ),
+            )),
+            _ => self.check_each(job),
+        }
+    }
+
+    /// What a job writes of one dataset lies in one store.
+    fn check_each(&self, job: &JobState) -> Result<(), Refusal> {
+        let levels = self.stock.nodes.values().flat_map(|n| &n.levels);
+        let largest = levels.map(|level| level.bytes).max();
+        let over = |m: &&Makes| largest.is_some_and(|largest| m.size > largest);
+        match job.makes.iter().find(over) {
+            None => Ok(()),
+            Some(makes) => {
+                let text = format!(
+                    "`{}` has a declared `size` of {} bytes, and no node has a store of that size",
+                    makes.version.dataset, makes.size
+                );
+                Err(Refusal::new(Code::NoSpace, text))
+            }
+        }
+    }
+
+    /// A job that wishes a store that no node has was misspelt, or is another site's.
+    pub(crate) fn check_tiers(&self, job: &JobState) -> Result<(), Refusal> {
+        let levels = self.stock.nodes.values().flat_map(|n| &n.levels);
+        let names: BTreeSet<&String> = levels.map(|level| &level.name).collect();
+        let reads = job.reads.iter().filter_map(|r| r.tier.as_ref());
+        let lent = job.partitions.iter().filter_map(|p| p.tier.as_ref());
+        let makes = job.makes.iter().filter_map(|m| m.tier.as_ref());
+        let mut wishes = reads.chain(makes).chain(lent);
+        let Some(wish) = wishes.find(|wish| !names.is_empty() && !names.contains(wish)) else {
+            return Ok(());
+        };
+        let named: Vec<&str> = names
+            .iter()
+            .map(|n| n.as_str())
+            .filter(|n| !n.is_empty())
+            .collect();
+        let what = match named.is_empty() {
+            true => "the nodes' stores have no names: leave `tier` out".into(),
+            false => format!("the stores are {}", named.join(", ")),
+        };
+        let text = format!("`tier`: no node has a store `{wish}`; {what}");
+        Err(Refusal::new(Code::Invalid, text))
+    }
+
+    /// The nodes that a job is not to get, among those that are short of room.
+    pub(crate) fn excluded_of(&self, job: &JobState, short: &[(u64, String)]) -> Excluded {
+        let (most, reads) = self.wants_of(job);
+        let is_full = |(spare, name): &&(u64, String)| {
+            let Some(node) = self.stock.nodes.get(name) else {
+                return false;
+            };
+            let here = reads.iter().filter(|(p, _)| node.has(p));
+            let here: u64 = here.map(|(_, bytes)| bytes).sum();
+            *spare < most.saturating_sub(here)
+        };
+        let full = short.iter().take_while(|(spare, _)| *spare < most);
+        let full = full.filter(is_full).take(MAX_EXCLUDED);
+        Excluded {
+            own: job.excludes.clone().unwrap_or_default(),
+            full: full.map(|(_, name)| name.clone()).collect(),
+        }
+    }
+
+    /// Bytes that a job needs on each node that it gets, if nothing of what it reads is there; and the parts that it reads with theirs.
+    pub(crate) fn wants_of(&self, job: &JobState) -> (u64, Vec<(Part, u64)>) {
+        // What only the first of several nodes needs is the gate's to see.
+        let is_one = job.wants <= 1;
+        let makes = job.makes.iter().filter(|m| is_one || m.rule.is_some());
+        let writes = makes.map(|m| m.size);
+        let writes = writes.fold(job.partition_bytes(), u64::saturating_add);
+        let reads = job.reads.iter().filter(|r| is_one || !r.on_first);
+        let parts = reads.flat_map(|reads| {
+            let parts = self.stock.catalog.version(&reads.version).into_iter();
+            let parts = parts.flat_map(|version| &version.parts);
+            parts.map(move |(part, proof)| (reads.version.part(*part), stored_size(proof)))
+        });
+        let parts: Vec<(Part, u64)> = parts.collect();
+        let bytes = parts.iter().map(|(_, bytes)| *bytes);
+        (bytes.fold(writes, u64::saturating_add), parts)
+    }
+
+    /// The nodes that cannot give so many bytes, even by what could be had again, with what they can give; those with least first.
+    pub(crate) fn short_of(&self, most: u64) -> Vec<(u64, String)> {
+        if most == 0 {
+            return Vec::new();
+        }
+        let up = || self.stock.nodes.iter().filter(|(_, node)| node.is_up);
+        let mut coming: BTreeMap<&str, u64> = BTreeMap::new();
+        for order in self.stock.orders.values() {
+            *coming.entry(&order.node).or_default() += self.stock.brings(order);
+        }
+        let measured = up().filter_map(|(name, node)| {
+            node.capacity.as_ref()?;
+            let capacity = node.capacity();
+            let comes = coming.get(&name[..]).copied().unwrap_or(0);
+            Some((name, node, capacity, node.taken().saturating_add(comes)))
+        });
+        let close = measured
+            .filter(|(_, _, capacity, taken)| capacity.saturating_sub(*taken) < most)
+            .collect::<Vec<(&String, &Node, u64, u64)>>();
+        if close.is_empty() {
+            return Vec::new();
+        }
+        let used = self.stock.used();
+        let mut copies: BTreeMap<&Part, u32> = BTreeMap::new();
+        for part in up().flat_map(|(_, node)| node.parts.keys()) {
+            *copies.entry(part).or_default() += 1;
+        }
+        let again = |node: &Node| -> u64 {
+            let can_go = |part: &Part| {
+                let version = self.stock.unused(part, &used);
+                version.is_some_and(|v| v.source.is_some() || copies[part] > 1)
+            };
+            let parts = node.parts.iter().filter(|(part, _)| can_go(part));
+            parts.map(|(_, bytes)| bytes).sum()
+        };
+        let spares = close.into_iter().map(|(name, node, capacity, taken)| {
+            let kept = taken.saturating_sub(again(node));
+            (capacity.saturating_sub(kept), name.clone())
+        });
+        let mut short: Vec<(u64, String)> = spares.filter(|(spare, _)| *spare < most).collect();
+        short.sort_unstable();
+        short
+    }
+
+    /// Where a job would best run, where it is not to, and after which jobs.
+    pub(crate) fn advice(&self, job: &JobState) -> Advice {
+        let excluded = self.excluded_of(job, &self.short_of(self.wants_of(job).0));
+        let is_possible = |name: &str| {
+            let mut without = excluded.full.iter().chain(&excluded.own);
+            without.all(|node| node != name)
+        };
+        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut after = BTreeSet::new();
+        for reads in &job.reads {
+            let Some(version) = self.stock.catalog.version(&reads.version) else {
+                continue;
+            };
+            if let (VersionState::Promised, Some(maker)) = (&version.state, version.maker) {
+                after.insert(maker);
+                // It is likely to run where what it reads is made.
+                let maker = self.stock.jobs.get(&maker);
+                for node in maker.iter().flat_map(|m| &m.nodes) {
+                    *bytes.entry(node).or_default() += 1;
+                }
+            }
+            for (part, proof) in &version.parts {
+                let part = reads.version.part(*part);
+                for (name, node) in self.stock.nodes.iter().filter(|(_, n)| n.is_up) {
+                    if node.has(&part) {
+                        *bytes.entry(name).or_default() += proof.bytes.max(1);
+                    }
+                }
+            }
+        }
+        bytes.retain(|name, _| is_possible(name));
+        let wants = job.wants.max(1) as usize;
+        let is_outside = bytes.is_empty() && !job.reads.is_empty();
+        let names = match is_outside {
+            // Who makes it has no nodes yet: it is advised again when it is made.
+            true if !after.is_empty() => Vec::new(),
+            // It will be brought from outside: all nodes are equal, but for what they draw, and for who has them.
+            true => {
+                let up = self.stock.nodes.iter().filter(|(_, node)| node.is_up);
+                let up = up.map(|(name, _)| &name[..]);
+                self.equals(up.filter(|name| is_possible(name)).collect(), wants)
+            }
+            false => self.best(bytes.into_iter().collect(), wants),
+        };
+        let beside = job.beside.and_then(|other| self.stock.jobs.get(&other));
+        Advice {
+            prefer: names,
+            require: beside.map_or_else(Vec::new, |other| other.nodes.clone()),
+            after: after.into_iter().collect(),
+            exclude: job.is_anywhere().then_some(excluded),
+        }
+    }
+
+    /// So many of nodes of which none has anything of a job: those that draw least; none where they do not differ, or that is not known. If
+    /// what the job reads is brought ahead, so many all the same: those that fewest jobs have or are expected on.
+    fn equals(&self, nodes: Vec<&str>, wanted: usize) -> Vec<String> {
+        let nodes: Vec<(&str, u64)> = nodes.into_iter().map(|name| (name, 0)).collect();
+        let ranks = ranks_of(&self.draws_of(&nodes));
+        if ranks.windows(2).any(|two| two[0] != two[1]) {
+            return self.best(nodes, wanted);
+        }
+        if !self.is_ahead {
+            return Vec::new();
+        }
+        let live = self
+            .stock
+            .jobs
+            .values()
+            .filter(|job| job.phase != Phase::Ended);
+        let mut jobs: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in live.flat_map(|job| job.nodes.iter().chain(&job.ahead)) {
+            *jobs.entry(name).or_default() += 1;
+        }
+        let mut nodes: Vec<&str> = nodes.into_iter().map(|(name, _)| name).collect();
+        nodes.sort_by_key(|name| (jobs.get(name).copied().unwrap_or(0), *name));
+        nodes.truncate(wanted);
+        nodes.into_iter().map(str::to_owned).collect()
+    }
+
+    fn draws_of(&self, nodes: &[(&str, u64)]) -> Vec<(Draw, u32)> {
+        let draw = |(name, _): &(&str, u64)| self.draws.get(*name).copied().unwrap_or_default();
+        nodes.iter().map(draw).collect()
+    }
+
+    /// So many of the nodes that have most bytes; of those that have as many, those that draw least (docs/admin/energy.md).
+    fn best(&self, nodes: Vec<(&str, u64)>, wanted: usize) -> Vec<String> {
+        let ranks = ranks_of(&self.draws_of(&nodes));
+        let mut best: Vec<_> = nodes.into_iter().zip(ranks).collect();
+        best.sort_by_key(|((name, bytes), rank)| (Reverse(*bytes), *rank, *name));
+        let names = best.into_iter().map(|((name, _), _)| name.to_owned());
+        names.take(wanted).collect()
+    }
+}

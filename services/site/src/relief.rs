@@ -1,0 +1,194 @@
+//! How space is made in a store of a node: parts that have another copy go, others are moved down, and sources can be read again.
+
+use crate::model::catalog::VersionId;
+use crate::model::node::{Level, Node};
+use crate::stock::Stock;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::site::{Job, Part};
+use tarn_types::units::Time;
+
+/// What goes from a store, for others to have room there.
+pub(crate) enum Relief {
+    /// A copy is removed.
+    Drop(Part, String),
+    /// A part goes to a slower store.
+    Down(Part, String, String),
+}
+
+/// How room in a store is made.
+pub(crate) struct Plan {
+    /// What would be free in each store.
+    pub(crate) free: BTreeMap<String, u64>,
+    /// The copies that would be gone.
+    pub(crate) gone: BTreeSet<(Part, String)>,
+    pub(crate) steps: Vec<Relief>,
+}
+
+impl Plan {
+    /// Copies go from a store until there are so many bytes.
+    fn drop(
+        &mut self,
+        level: &Level,
+        candidates: Vec<(Time, u64, Part)>,
+        lacks: u64,
+        freed: &mut u64,
+    ) {
+        for (_, bytes, part) in candidates {
+            if *freed >= lacks {
+                return;
+            }
+            *freed += bytes;
+            self.gone.insert((part.clone(), level.name.clone()));
+            self.steps.push(Relief::Drop(part, level.name.clone()));
+        }
+    }
+}
+
+/// Plans how space is made on a node.
+pub(crate) struct Planner<'a> {
+    stock: Stock<'a>,
+    name: &'a str,
+    node: &'a Node,
+    /// Versions that jobs need which have not ended; of those that wait, the first job.
+    used: BTreeMap<VersionId, Job>,
+    pinned: BTreeSet<VersionId>,
+    /// Nothing moves down that somebody waits for.
+    is_gentle: bool,
+}
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(
+        stock: Stock<'a>,
+        (name, node): (&'a str, &'a Node),
+        is_gentle: bool,
+    ) -> Self {
+        Self {
+            stock,
+            name,
+            node,
+            used: stock.used_by(),
+            pinned: stock.pinned(None),
+            is_gentle,
+        }
+    }
+
+    /// Steps after which a store, the one at this position, has so many bytes more than are `free` in it. `None` if it cannot have them.
+    pub(crate) fn plan(
+        &self,
+        at: usize,
+        lacks: u64,
+        free: BTreeMap<String, u64>,
+    ) -> Option<Vec<Relief>> {
+        let mut plan = Plan {
+            free,
+            gone: BTreeSet::new(),
+            steps: Vec::new(),
+        };
+        self.relieve(at, lacks, &mut plan).then_some(plan.steps)
+    }
+
+    /// Adds to a plan what gives so many bytes of the store at this position. False if there is not as much.
+    fn relieve(&self, at: usize, lacks: u64, plan: &mut Plan) -> bool {
+        let level = &self.node.levels[at];
+        let mut freed = 0;
+        // What has another copy.
+        let spare = |part: &Part, _| self.is_spare(level, part, plan);
+        let spare = self.candidates(level, plan, spare);
+        plan.drop(level, spare, lacks, &mut freed);
+        // What can be kept in a slower store: what nobody needs before what some job does, of that what the last one does.
+        let may = |_: &Part, is_used| !(is_used && self.is_gentle);
+        let mut down = self.candidates(level, plan, may);
+        let needed = |part: &Part| self.used.get(&VersionId::of(part)).copied();
+        down.sort_by_key(|(time, bytes, part)| (needed(part).map(Reverse), *time, *bytes));
+        for (_, bytes, part) in down {
+            if freed >= lacks {
+                break;
+            }
+            if let Some(to) = self.lower(at, (&part, bytes), plan) {
+                freed += bytes;
+                plan.gone.insert((part.clone(), level.name.clone()));
+                plan.steps.push(Relief::Down(part, level.name.clone(), to));
+            }
+        }
+        // What can be read outside again.
+        let again = |part: &Part, is_used: bool| {
+            let version = self.stock.catalog.version(&VersionId::of(part));
+            !is_used && version.is_some_and(|v| v.source.is_some())
+        };
+        let again = self.candidates(level, plan, again);
+        plan.drop(level, again, lacks, &mut freed);
+        freed >= lacks
+    }
+
+    /// Parts in a store that may go from it, with when they were used last and their bytes, the longest unused first; `may` is told of each
+    /// whether a job needs it.
+    fn candidates(
+        &self,
+        level: &Level,
+        plan: &Plan,
+        may: impl Fn(&Part, bool) -> bool,
+    ) -> Vec<(Time, u64, Part)> {
+        let mut all = Vec::new();
+        for (part, places) in &self.node.places {
+            let id = VersionId::of(part);
+            let key = (part.clone(), level.name.clone());
+            let goes = self.node.moving.contains_key(part) || plan.gone.contains(&key);
+            if !places.contains(&level.name) || goes || self.pinned.contains(&id) {
+                continue;
+            }
+            if let Some(version) = self.stock.catalog.version(&id)
+                && may(part, self.used.contains_key(&id))
+            {
+                let bytes = self.node.parts.get(part).copied().unwrap_or(0);
+                all.push((version.used, bytes, part.clone()));
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+
+    /// Whether a copy may go as there is another: in a store of this node, or, of what no job needs, on another one.
+    fn is_spare(&self, level: &Level, part: &Part, plan: &Plan) -> bool {
+        let is_other = |l: &&Level| {
+            l.name != level.name && !plan.gone.contains(&(part.clone(), l.name.clone()))
+        };
+        let mut here = self.node.places_of(part).filter(is_other);
+        if here.any(|other| level.is_replaced_by(other.persistent)) {
+            return true;
+        }
+        let mut others = self
+            .stock
+            .nodes
+            .iter()
+            .filter(|(n, node)| *n != self.name && node.is_up);
+        !self.used.contains_key(&VersionId::of(part))
+            && others.any(|(_, node)| {
+                let mut places = node.places_of(part);
+                places.any(|other| level.is_replaced_by(other.persistent))
+            })
+    }
+
+    /// A slower store that has room for a part, or where it can be made.
+    fn lower(&self, at: usize, (part, bytes): (&Part, u64), plan: &mut Plan) -> Option<String> {
+        let level = &self.node.levels[at];
+        for (below, slower) in self.node.levels.iter().enumerate().skip(at + 1) {
+            let may = !slower.is_away && level.is_replaced_by(slower.persistent);
+            if !may || self.stock.is_stuck(self.node, part, &slower.name) {
+                continue;
+            }
+            let free = plan.free.get(&slower.name).copied().unwrap_or(0);
+            let lacks = bytes.saturating_sub(free);
+            let before = (plan.steps.len(), plan.gone.clone(), plan.free.clone());
+            if lacks > 0 && !self.relieve(below, lacks, plan) {
+                plan.steps.truncate(before.0);
+                (plan.gone, plan.free) = (before.1, before.2);
+                continue;
+            }
+            let left = free.max(bytes) - bytes;
+            plan.free.insert(slower.name.clone(), left);
+            return Some(slower.name.clone());
+        }
+        None
+    }
+}

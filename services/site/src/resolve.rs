@@ -1,0 +1,339 @@
+//! Which versions a job reads and makes.
+
+use crate::model::catalog::{Catalog, VersionId, VersionState};
+use crate::model::job::{JobState, Makes, Phase, Reads};
+use crate::partitions::partitions_of;
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Job, Owner, Submitted, is_name};
+use tarn_types::bounds::MAX_NAME_BYTES;
+use tarn_types::named::Whose;
+use tarn_types::units::Time;
+use tarn_types::workflow::{self, Distribution, OnFailure, Role};
+
+/// A job's script, and what is known when it is taken in. Nothing is changed.
+pub(crate) struct Resolution<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) jobs: &'a BTreeMap<Job, JobState>,
+    pub(crate) job: Job,
+    pub(crate) submitted: &'a Submitted,
+    pub(crate) now: Time,
+}
+
+impl Resolution<'_> {
+    /// Finds out which versions a job reads and makes. Changes nothing.
+    pub(crate) fn resolve(&self) -> Result<JobState, Refusal> {
+        let (job, submitted) = (self.job, self.submitted);
+        let workflow = &submitted.workflow;
+        let [step] = &workflow.steps[..] else {
+            let text = "a job's script is one step";
+            return Err(Refusal::new(Code::Invalid, text));
+        };
+        let makes = step.uses.iter().any(|u| u.role != Role::In);
+        if step.foreach.is_some() && makes {
+            let text = "the tasks of a job array cannot make datasets yet, only read them: use separate jobs for `out` and `inout`";
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        let owner = Owner::User(submitted.user);
+        check_name("workflow", &workflow.name)?;
+        let prior = submitted.chain.as_ref().and_then(|chain| chain.prior);
+        let name = match (prior, submitted.is_alone) {
+            (Some(prior), _) => self.continued_workflow(prior)?,
+            // Two runs of one script that names no workflow have nothing to do with each other.
+            (None, true) => alone(&workflow.name, job),
+            (None, false) => workflow.name.clone(),
+        };
+        let mut state = JobState {
+            user: submitted.user,
+            group: submitted.group,
+            groups: submitted.groups.clone(),
+            owner,
+            workflow: name,
+            beside: prior.filter(|_| submitted.chain.as_ref().is_some_and(|c| c.same_nodes)),
+            phase: Phase::Waiting,
+            is_leaving: false,
+            excludes: submitted.excludes.clone(),
+            full: Vec::new(),
+            ahead: Vec::new(),
+            is_bringing: false,
+            tasks: step.tasks,
+            wants: step.nodes,
+            reads: Vec::new(),
+            makes: Vec::new(),
+            partitions: partitions_of(workflow)?,
+            exported: BTreeMap::new(),
+            moves: 0,
+            nodes: Vec::new(),
+            is_well: false,
+            done: BTreeSet::new(),
+            tries: BTreeMap::new(),
+            history: Vec::new(),
+            waits: None,
+            began: None,
+            changed: self.now,
+        };
+        for used in &step.uses {
+            let dataset = workflow
+                .data
+                .get(used.data.at())
+                .ok_or_else(|| Refusal::new(Code::Invalid, "a use of no dataset"))?;
+            self.resolve_use(dataset, used, &mut state)?;
+        }
+        Ok(state)
+    }
+
+    /// The workflow that a job continues, as another one of its user's began it.
+    fn continued_workflow(&self, prior: Job) -> Result<String, Refusal> {
+        let submitted = self.submitted;
+        let refuse = |code, text: String| Err(Refusal::new(code, text));
+        match self.jobs.get(&prior) {
+            None => refuse(
+                Code::NotFound,
+                format!(
+                    "job {prior}, whose workflow it continues, is not known: it was not part of one, or ended more than a day ago"
+                ),
+            ),
+            Some(known) if known.user != submitted.user => refuse(
+                Code::Denied,
+                format!("job {prior}, whose workflow it continues, is somebody else's"),
+            ),
+            Some(known) if !submitted.is_alone && submitted.workflow.name != known.workflow => {
+                refuse(
+                    Code::Invalid,
+                    format!(
+                        "its `name` is `{}`, but job {prior} is of workflow `{}`: leave `name` out",
+                        submitted.workflow.name, known.workflow
+                    ),
+                )
+            }
+            Some(known) => Ok(known.workflow.clone()),
+        }
+    }
+
+    /// Adds to a job what it has of one dataset: what it reads, what it makes, or both.
+    fn resolve_use(
+        &self,
+        dataset: &workflow::Dataset,
+        used: &workflow::Use,
+        state: &mut JobState,
+    ) -> Result<(), Refusal> {
+        check_use(dataset, used)?;
+        let key = self.whose(dataset, used.role, state)?;
+        let latest = self.latest(&key, used.role, state);
+        let latest = latest.or(dataset.source.as_ref().map(|_| 0));
+        let read = match (used.role, latest) {
+            (Role::Out, _) => None,
+            (_, Some(version)) => Some(VersionId {
+                version,
+                ..key.clone()
+            }),
+            (_, None) => return Err(nobody_makes(dataset, &self.submitted.workflow)),
+        };
+        if let Some(version) = &read {
+            state.reads.push(self.read_of(version, dataset, used)?);
+        }
+        if used.role != Role::In {
+            let makes = self.output_of(key, dataset, used)?;
+            state.makes.push(Makes {
+                from: read,
+                ..makes
+            });
+        }
+        Ok(())
+    }
+
+    fn read_of(
+        &self,
+        version: &VersionId,
+        dataset: &workflow::Dataset,
+        used: &workflow::Use,
+    ) -> Result<Reads, Refusal> {
+        self.catalog.same_source(version, dataset)?;
+        let known = self.catalog.version(version);
+        if dataset.encrypt && known.is_some_and(|v| !v.is_sealed) {
+            let text = format!(
+                "`{}` has `encrypt`, but version {} of it is stored on the nodes unencrypted: remove that first (`tarn data rm`), and set `encrypt` in the first job that reads or makes it",
+                dataset.name, version.version
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        Ok(Reads {
+            name: dataset.name.clone(),
+            version: version.clone(),
+            on_first: used.distribution == Distribution::Single,
+            is_changed: used.role == Role::Inout,
+            size: dataset.size.unwrap_or(0),
+            tier: dataset.tier.clone(),
+        })
+    }
+
+    /// The version that a job makes: the one that it has promised before, or the next.
+    fn output_of(
+        &self,
+        key: VersionId,
+        dataset: &workflow::Dataset,
+        used: &workflow::Use,
+    ) -> Result<Makes, Refusal> {
+        let (job, workflow) = (self.job, &self.submitted.workflow);
+        let is_sealed = dataset.encrypt || self.catalog.was_sealed(&key);
+        if is_sealed && dataset.size.is_none() {
+            let text = format!(
+                "`{}` is encrypted, so its output is written to memory: state its largest size, `data.{}.size = \"...\"`",
+                dataset.name, dataset.name
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let versions = self.catalog.dataset(&key).map(|d| &d.versions);
+        let own = versions.and_then(|v| v.iter().find(|(_, v)| v.maker == Some(job)));
+        let next = versions.and_then(|v| v.keys().next_back());
+        let version = own.map_or(next.map_or(1, |last| last + 1), |(number, _)| *number);
+        let rule = dataset.scatter.clone();
+        if used.distribution == Distribution::Scatter && rule.is_none() {
+            let text = format!(
+                "`{}:scatter`: this script must give its rule too: `data.{}.scatter = \"...\"`",
+                dataset.name, dataset.name
+            );
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+        let rescue = (dataset.on_failure == OnFailure::Drain)
+            .then_some(workflow.external.as_ref())
+            .flatten();
+        Ok(Makes {
+            version: VersionId { version, ..key },
+            rule: rule.filter(|_| used.distribution == Distribution::Scatter),
+            from: None,
+            size: dataset.size.unwrap_or(0),
+            dest: dataset.dest.clone(),
+            rescue: rescue.map(|to| to.join(format!("{}-{}-{job}", workflow.name, dataset.name))),
+            copies: dataset.copies,
+            tier: dataset.tier.clone().or_else(|| {
+                let mut steps = workflow.steps.iter();
+                steps.find_map(|step| step.tier.clone())
+            }),
+        })
+    }
+
+    /// Which dataset of the site a script means, as version 0 of it, if its user may.
+    fn whose(
+        &self,
+        dataset: &workflow::Dataset,
+        role: Role,
+        state: &JobState,
+    ) -> Result<VersionId, Refusal> {
+        let Some(of) = &dataset.of else {
+            return Ok(VersionId {
+                owner: state.owner,
+                workflow: state.workflow.clone(),
+                dataset: dataset.name.clone(),
+                version: 0,
+            });
+        };
+        let owner = match &of.whose {
+            Whose::Own => Some(state.owner),
+            whose => self.submitted.owners.get(&whose.to_string()).copied(),
+        };
+        let owner = owner.ok_or_else(|| {
+            let text = format!("`{of}`: there is no `{}` on this site", of.whose);
+            Refusal::new(Code::Invalid, text)
+        })?;
+        let workflow = of.workflow.as_deref().unwrap_or(Owner::NO_WORKFLOW);
+        let id = VersionId {
+            owner,
+            workflow: workflow.to_owned(),
+            dataset: of.dataset.clone(),
+            version: 0,
+        };
+        if role != Role::In {
+            let is_project = matches!(owner, Owner::Project(_));
+            return match is_project && owner.is(state.user, &state.groups) {
+                true => Ok(id),
+                false => {
+                    let text = format!(
+                        "`{of}` is made and changed only by members of its project, and you are not a member"
+                    );
+                    Err(Refusal::new(Code::Denied, text))
+                }
+            };
+        }
+        match self.catalog.may_read(&id, state.user, &state.groups) {
+            true => Ok(id),
+            // Who may not read it does not learn whether it is there.
+            false => {
+                let text = format!(
+                    "`{of}` is not there, or not yours to read: who owns it can grant it (`tarn data grant`)"
+                );
+                Err(Refusal::new(Code::Denied, text))
+            }
+        }
+    }
+
+    /// The version that a job reads.
+    fn latest(&self, id: &VersionId, role: Role, state: &JobState) -> Option<u32> {
+        // What this job makes is not what it reads, when it is taken in once more.
+        let others = self.catalog.dataset(id)?.versions.iter().filter(|(_, v)| {
+            v.maker != Some(self.job) && !matches!(v.state, VersionState::Failed(_))
+        });
+        let others: Vec<_> = others.collect();
+        let is_own = (id.owner, &id.workflow) == (state.owner, &state.workflow);
+        // Of what is not the workflow's own, what is there: nobody waits for others' jobs, unless there is nothing else.
+        let near = others.iter().filter(|(_, v)| {
+            let maker = v.maker.and_then(|maker| self.jobs.get(&maker));
+            let is_ours =
+                maker.is_some_and(|m| m.owner == state.owner && m.workflow == state.workflow);
+            is_own || is_ours || role == Role::Inout || v.state == VersionState::There
+        });
+        let near = near.map(|(number, _)| **number).max();
+        near.or_else(|| others.iter().map(|(number, _)| **number).max())
+    }
+}
+
+/// What the workflow of a script that says no name is called.
+fn alone(name: &str, job: Job) -> String {
+    let job = format!(".{job}");
+    let end = name.len().min(MAX_NAME_BYTES - job.len());
+    // It is a name, so all its characters are bytes.
+    format!("{}{job}", &name[..end])
+}
+
+fn nobody_makes(dataset: &workflow::Dataset, workflow: &workflow::Workflow) -> Refusal {
+    let name = &dataset.name;
+    let text = match &dataset.of {
+        None => format!(
+            "nobody makes dataset `{name}`: it has no `source`, and no job of workflow `{}` has it in `out`; submit that job first",
+            workflow.name
+        ),
+        Some(of) => format!("nobody has made `{of}` yet: submit the job that does first"),
+    };
+    Refusal::new(Code::NotFound, text)
+}
+
+/// Whether jobs may use a dataset in this way.
+fn check_use(dataset: &workflow::Dataset, used: &workflow::Use) -> Result<(), Refusal> {
+    check_name("dataset", &dataset.name)?;
+    if let Some(entry) = &used.entry {
+        let text = format!(
+            "`{}/{entry}`: single entries cannot be asked for by jobs yet; ask for `{}`",
+            dataset.name, dataset.name
+        );
+        return Err(Refusal::new(Code::Unsupported, text));
+    }
+    if used.distribution == Distribution::Shared {
+        let text = format!(
+            "`{}` cannot be one folder of all nodes (`shared`) between jobs yet, only within a run (`tarn run`)",
+            dataset.name
+        );
+        return Err(Refusal::new(Code::Unsupported, text));
+    }
+    Ok(())
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
+    if is_name(name) {
+        return Ok(());
+    }
+    let text = format!(
+        "`{}` cannot be the name of a {what}: up to 64 letters, digits, `_`, `-`, `.`, not `.` first",
+        name.escape_debug()
+    );
+    Err(Refusal::new(Code::Invalid, text))
+}

@@ -1,0 +1,151 @@
+//! What is in the stores of nodes, who needs it, and what is coming: what is looked at before space is given.
+
+use crate::model::catalog::{Catalog, Version, VersionId, stored_size};
+use crate::model::job::{JobState, Phase, Step};
+use crate::model::node::{Level, Node};
+use crate::model::orders::{Ordered, Orders, Why};
+use std::collections::{BTreeMap, BTreeSet};
+use tarn_proto::local::{Code, Refusal};
+use tarn_proto::site::{Held, Job, Part};
+use tarn_types::units::{Nanos, SECOND, Time};
+
+/// How long what could not be moved is not tried again.
+pub(crate) const STUCK: Nanos = 300 * SECOND;
+
+/// What is known, to be looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stock<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) nodes: &'a BTreeMap<String, Node>,
+    pub(crate) jobs: &'a BTreeMap<Job, JobState>,
+    pub(crate) orders: &'a Orders,
+    pub(crate) now: Time,
+}
+
+impl<'a> Stock<'a> {
+    /// Bytes of a node's store that nothing has, and nothing is coming for.
+    pub(crate) fn free_in(&self, name: &str, node: &Node, level: &Level) -> u64 {
+        let own = |o: &&Ordered| o.node == name && o.store == level.name;
+        let comes = self.orders.values().filter(own);
+        let comes: u64 = comes.map(|order| self.brings(order)).sum();
+        let moves = node.moving.iter();
+        let moves = moves.filter(|(part, m)| {
+            let places = node.places.get(part);
+            m.to == level.name && !places.is_some_and(|all| all.contains(&m.to))
+        });
+        let moves = moves.map(|(part, _)| node.parts.get(part).copied().unwrap_or(0));
+        let taken = node.taken_in(&level.name).saturating_add(comes);
+        let taken = taken.saturating_add(moves.sum());
+        level
+            .bytes
+            .saturating_sub(level.foreign)
+            .saturating_sub(taken)
+    }
+
+    /// The versions that jobs work with where they lie, or that are being read for one that is expected: these parts do not go from their
+    /// places. Those of `but` alone may.
+    pub(crate) fn pinned(&self, but: Option<Job>) -> BTreeSet<VersionId> {
+        let mut all = BTreeSet::new();
+        for (id, job) in self.jobs {
+            let is_here = (Phase::Staging..Phase::Ended).contains(&job.phase) || job.is_bringing;
+            if !is_here || but == Some(*id) {
+                continue;
+            }
+            // What is only the beginning of what it writes is copied at the gate.
+            let is_gone = |is_changed| is_changed && job.phase > Phase::Staging;
+            let reads = job.reads.iter().filter(|r| !is_gone(r.is_changed));
+            all.extend(reads.map(|r| r.version.clone()));
+            all.extend(job.makes.iter().map(|m| m.version.clone()));
+        }
+        all
+    }
+
+    /// Whether a part could not be brought to this store a moment ago.
+    pub(crate) fn is_stuck(&self, node: &Node, part: &Part, to: &str) -> bool {
+        let at = node.stuck.get(&(part.clone(), to.to_owned()));
+        at.is_some_and(|at| self.now.saturating_sub(*at) < STUCK)
+            || node
+                .doomed
+                .iter()
+                .any(|(_, held)| *held == Held::part_in(part, to))
+    }
+
+    /// Bytes that an order brings to its node.
+    pub(crate) fn brings(&self, order: &Ordered) -> u64 {
+        let Why::Job(job, Step::Fetch(part), _) = &order.why else {
+            return 0;
+        };
+        let id = VersionId::of(part);
+        let known = self
+            .catalog
+            .version(&id)
+            .and_then(|v| v.parts.get(&part.part));
+        // Of a source that nobody has read: what its reader says.
+        let said = || {
+            let reads = &self.jobs.get(job)?.reads;
+            reads.iter().find(|r| r.version == id).map(|r| r.size)
+        };
+        known.map_or_else(|| said().unwrap_or(0), stored_size)
+    }
+
+    /// The versions that jobs read or make which have not ended.
+    pub(crate) fn used(&self) -> BTreeSet<VersionId> {
+        let all = self
+            .jobs
+            .values()
+            .flat_map(|job| job.needs_of(self.catalog));
+        all.cloned().collect()
+    }
+
+    /// The version that a part is of, if no job uses it.
+    pub(crate) fn unused(&self, part: &Part, used: &BTreeSet<VersionId>) -> Option<&'a Version> {
+        let id = VersionId::of(part);
+        self.catalog.version(&id).filter(|_| !used.contains(&id))
+    }
+
+    /// Why a node cannot give so many bytes.
+    pub(crate) fn no_space(&self, name: &str, bytes: u64) -> Refusal {
+        let node = self.nodes.get(name).into_iter();
+        let stores: Vec<String> = node
+            .flat_map(|node| node.present().map(move |level| (node, level)))
+            .map(|(node, level)| {
+                let free = self.free_in(name, node, level);
+                let taken = level.bytes.saturating_sub(free);
+                let of = if level.name.is_empty() {
+                    String::new()
+                } else {
+                    format!(" in store `{}`", level.name)
+                };
+                format!("{taken} of {}{of}", level.bytes)
+            })
+            .collect();
+        let text = format!(
+            "node {name} has no space: {bytes} bytes are needed, {} are taken by data that is used or kept (`tarn data ls`)",
+            stores.join(", ")
+        );
+        Refusal::new(Code::NoSpace, text)
+    }
+
+    /// Whether something is going from a store.
+    pub(crate) fn is_being_freed(&self, name: &str, node: &Node, store: &str) -> bool {
+        let mut orders = self.orders.values().filter(|o| o.node == name);
+        let reclaims = orders.any(|o| match &o.why {
+            Why::Reclaim(_, Held::Copy(_, at)) => at == store,
+            Why::Reclaim(..) => true,
+            _ => false,
+        });
+        let mut moving = node.moving.values();
+        reclaims || moving.any(|m| m.from == store && !m.keep)
+    }
+
+    /// The versions that jobs need which have not ended, each with the first of them.
+    pub(crate) fn used_by(&self) -> BTreeMap<VersionId, Job> {
+        let mut all = BTreeMap::new();
+        for (id, job) in self.jobs {
+            for version in job.needs_of(self.catalog) {
+                all.entry(version.clone()).or_insert(*id);
+            }
+        }
+        all
+    }
+}
