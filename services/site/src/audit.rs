@@ -43,8 +43,8 @@ impl Site {
             }
             assert_eq!(promised, written, "promised on {name}");
         }
-        for (owner, usage) in &self.meters {
-            let bytes = stored.get(owner).copied().unwrap_or(0);
+        for (owner, usage) in self.usage.iter() {
+            let bytes = stored.get(&owner).copied().unwrap_or(0);
             assert_eq!(usage.stored, bytes, "bytes of {owner}");
         }
         let unknown = self

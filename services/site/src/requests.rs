@@ -396,7 +396,7 @@ impl Site {
             Ask::Nodes => Said::Nodes(self.node_infos()),
             Ask::Usage(since) => {
                 let may_see = |owner| requester.is(owner) || requester.user == 0;
-                Said::Usage(self.usage(*since, may_see))
+                Said::Usage(self.report_usage(*since, may_see))
             }
             _ => return None,
         })

@@ -5,7 +5,7 @@ use crate::model::catalog::Catalog;
 use crate::model::job::JobState;
 use crate::model::node::Node;
 use crate::model::orders::{Ordered, Orders, Why};
-use crate::model::usage::Meter;
+use crate::model::usage::Usage;
 use crate::model::verification::Verifying;
 use crate::placement::Placement;
 use crate::stock::Stock;
@@ -26,7 +26,8 @@ pub struct Site {
     #[serde(rename = "workflows")]
     pub(crate) catalog: Catalog,
     pub(crate) jobs: BTreeMap<Job, JobState>,
-    pub(crate) meters: BTreeMap<Owner, Meter>,
+    #[serde(rename = "meters")]
+    pub(crate) usage: Usage,
     /// What was ordered and not reported.
     pub(crate) orders: Orders,
     pub(crate) next_order: u64,

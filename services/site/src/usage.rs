@@ -1,6 +1,5 @@
 //! What owners use: what a site would charge by. docs/guide/on-a-site.md, "Usage".
 
-use crate::model::node::release;
 use crate::model::usage::{Counts, DAY, Meter};
 use crate::state::Site;
 use std::collections::BTreeMap;
@@ -10,21 +9,14 @@ use tarn_types::units::{SECOND, Time};
 const MIB: u128 = 1 << 20;
 
 impl Site {
-    fn meter(&mut self, owner: Owner) -> &mut Meter {
-        let now = self.now;
-        let meter = self.meters.entry(owner).or_default();
-        meter.advance(now);
-        meter
-    }
-
     /// Counts what was just moved for a job: for its user, and for its group.
     pub(crate) fn count_moved(&mut self, id: Job, what: impl Fn(&mut Counts)) {
-        let today = self.now / DAY;
+        let now = self.now;
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
         for owner in [job.owner, Owner::Project(job.group)] {
-            what(self.meter(owner).day(today));
+            what(self.usage.meter(owner, now).day(now / DAY));
         }
     }
 
@@ -38,24 +30,24 @@ impl Site {
             return;
         };
         let nodes = job.nodes.len() as u64;
-        let (owner, lent) = (job.owner, job.partition_bytes().saturating_mul(nodes));
+        let (owner, partitions) = (job.owner, job.partition_bytes().saturating_mul(nodes));
         for owner in [job.owner, Owner::Project(job.group)] {
-            let meter = self.meter(owner);
+            let meter = self.usage.meter(owner, now);
             meter.spread((began, now), nodes, |c| &mut c.node_nanos);
         }
-        let meter = self.meter(owner);
-        meter.spread((began, now), lent, |c| &mut c.byte_nanos);
+        let meter = self.usage.meter(owner, now);
+        meter.spread((began, now), partitions, |c| &mut c.byte_nanos);
     }
 
     /// Bytes that an owner has on all nodes, and was promised.
     pub(crate) fn held_by(&self, owner: Owner) -> u64 {
-        let stored = self.meters.get(&owner).map_or(0, |m| m.stored);
+        let stored = self.usage.stored(owner);
         let promised = self.nodes.values().flat_map(|n| &n.promised);
         let promised = promised.filter(|((_, whose), _)| *whose == owner);
         promised.fold(stored, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// A node has a part now, in this store. In how many of the node's stores a part lies is nothing to its owner.
+    /// A node has a part now, in this store. In how many of the node's stores a part is does not matter to its owner.
     pub(crate) fn place(&mut self, (node, store): (&str, &str), part: &Part, bytes: u64) {
         let Some(there) = self.nodes.get_mut(node) else {
             return;
@@ -63,10 +55,7 @@ impl Site {
         let places = there.places.entry(part.clone()).or_default();
         places.insert(store.to_owned());
         let before = there.parts.insert(part.clone(), bytes).unwrap_or(0);
-        let meter = self.meter(part.owner);
-        release(&mut meter.stored, before, "stored");
-        // What nodes report is at most what they have.
-        meter.stored = meter.stored.saturating_add(bytes);
+        self.usage.store(part.owner, self.now, (before, bytes));
     }
 
     /// A store of a node has it no more.
@@ -92,14 +81,17 @@ impl Site {
         let Some(bytes) = node.parts.remove(part) else {
             return;
         };
-        let meter = self.meter(part.owner);
-        release(&mut meter.stored, bytes, "stored");
+        self.usage.store(part.owner, self.now, (bytes, 0));
     }
 
     /// All that these have used since the beginning of a day, jobs that have nodes now included.
-    pub(crate) fn usage(&self, since: Time, may_see: impl Fn(Owner) -> bool) -> Vec<UsageInfo> {
-        let seen = self.meters.iter().filter(|(owner, _)| may_see(**owner));
-        let mut meters: BTreeMap<Owner, Meter> = seen.map(|(o, m)| (*o, m.clone())).collect();
+    pub(crate) fn report_usage(
+        &self,
+        since: Time,
+        may_see: impl Fn(Owner) -> bool,
+    ) -> Vec<UsageInfo> {
+        let seen = self.usage.iter().filter(|(owner, _)| may_see(*owner));
+        let mut meters: BTreeMap<Owner, Meter> = seen.map(|(o, m)| (o, m.clone())).collect();
         for job in self.jobs.values() {
             let Some(began) = job.began else { continue };
             for owner in [job.owner, Owner::Project(job.group)] {
@@ -110,9 +102,9 @@ impl Site {
                 }
             }
             if may_see(job.owner) {
-                let lent = job.partition_bytes().saturating_mul(job.nodes.len() as u64);
+                let partitions = job.partition_bytes().saturating_mul(job.nodes.len() as u64);
                 let meter = meters.entry(job.owner).or_default();
-                meter.spread((began, self.now), lent, |c| &mut c.byte_nanos);
+                meter.spread((began, self.now), partitions, |c| &mut c.byte_nanos);
             }
         }
         let mut infos = Vec::with_capacity(meters.len());

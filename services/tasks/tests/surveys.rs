@@ -83,6 +83,32 @@ fn a_job_gets_back_what_its_programs_removed() {
     assert_eq!(task(&mut world, 95), End::Done);
 }
 
+/// A job that is registered again has the reservations of its cancelled tasks until they stop.
+#[test]
+fn a_job_registered_again_counts_what_still_runs() {
+    let mut world = World::new(Config::default(), vec![("big".into(), space(1000, 0, 4))]);
+    world.run();
+    registered(&mut world);
+    let submit = |world: &mut World, size| {
+        let spec = TaskSpec::new(copy("big"));
+        world.submit(4, Some(1), spec, size).unwrap()
+    };
+    let first = submit(&mut world, 60);
+    world.turn();
+    world.step(Event::Job {
+        ticket: 0,
+        user: 0,
+        change: JobChange::Unregister { job: 1 },
+    });
+    assert_eq!(world.answers.pop(), Some(Answer::Done));
+    assert!(!world.ended.contains_key(&first));
+    registered(&mut world);
+    let second = submit(&mut world, 100);
+    world.run();
+    assert!(matches!(&world.ended[&first].end, End::Failed(why) if why.code == Code::Cancelled));
+    assert_eq!(world.ended[&second].end, End::Done);
+}
+
 /// A process belongs to a job by its number and its stamp; those that have ended make room.
 #[test]
 fn processes_are_told_apart() {

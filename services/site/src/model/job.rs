@@ -318,3 +318,22 @@ impl VersionId {
         Step::Look(self.owner, workflow, dataset)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The state in a controller's log has the names of the releases that wrote it.
+    #[test]
+    fn steps_have_the_names_of_earlier_logs() {
+        let steps = [
+            (Step::CreatePartition("p".into()), r#"{"Lend":"p"}"#),
+            (Step::Export, r#""Share""#),
+            (Step::Attach(2), r#"{"Join":2}"#),
+        ];
+        for (step, text) in steps {
+            assert_eq!(serde_json::to_string(&step).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Step>(text).unwrap(), step);
+        }
+    }
+}

@@ -1,7 +1,9 @@
 //! What owners use, by days. docs/guide/on-a-site.md, "Usage".
 
+use crate::model::node::release;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tarn_proto::site::Owner;
 use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Days, of UTC, of which each owner's use is known one by one; what was before is one sum.
@@ -81,5 +83,38 @@ impl Meter {
             sum.add(day);
         }
         sum
+    }
+}
+
+/// What all owners use.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Usage {
+    by_owner: BTreeMap<Owner, Meter>,
+}
+
+impl Usage {
+    /// An owner's meter, counted up to now.
+    pub(crate) fn meter(&mut self, owner: Owner, now: Time) -> &mut Meter {
+        let meter = self.by_owner.entry(owner).or_default();
+        meter.advance(now);
+        meter
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Owner, &Meter)> {
+        self.by_owner.iter().map(|(owner, meter)| (*owner, meter))
+    }
+
+    /// Bytes that an owner has on all nodes.
+    pub(crate) fn stored(&self, owner: Owner) -> u64 {
+        self.by_owner.get(&owner).map_or(0, |meter| meter.stored)
+    }
+
+    /// A node has `after` bytes of an owner's part, and had `before`.
+    pub(crate) fn store(&mut self, owner: Owner, now: Time, (before, after): (u64, u64)) {
+        let meter = self.meter(owner, now);
+        release(&mut meter.stored, before, "stored");
+        // What nodes report is at most what they have.
+        meter.stored = meter.stored.saturating_add(after);
     }
 }
