@@ -60,7 +60,7 @@ impl Site {
         self.advance_waiting();
     }
 
-    /// It could not be moved, and lies where it was.
+    /// It could not be moved, and is where it was.
     pub(crate) fn not_moved(&mut self, name: &str, part: &Part, is_gone: bool, why: &str) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(name) else {

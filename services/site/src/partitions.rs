@@ -1,6 +1,6 @@
 //! Partitions of jobs: made at the gate on each of a job's nodes, by its user's worker, and gone with the job's folders. Those that are spread
 //! over the nodes are partition by each node's worker to the others, from the gate to the job's end: a node that starts again meanwhile lends its own
-//! again, and the others are told where.
+//! again, and the others learn where.
 
 use crate::model::job::{JobPartition, JobState, Phase, Step};
 use crate::model::node::Node;
@@ -75,7 +75,7 @@ impl Site {
         }
     }
 
-    /// Sees to it that all nodes of a job have its partitions, whose room is the job's from then on.
+    /// Sees to it that all nodes of a job have its partitions, whose space is the job's from then on.
     pub(crate) fn create_partitions(&mut self, id: Job, job: &JobState) -> Progress {
         if let Err(why) = self.check_partitions(job) {
             return Progress::Failed(why);
@@ -114,7 +114,7 @@ impl Site {
         }
     }
 
-    /// Sees to it that what of a job's partitions lies over its nodes is partition by each of them to the others: at its gate all of it, and while it
+    /// Sees to it that what of a job's partitions spans its nodes is exported by each of them to the others: at its gate all of it, and while it
     /// runs what was started again.
     pub(crate) fn export_partitions(&mut self, id: Job, job: &JobState) -> Progress {
         if !job.is_spread() {
@@ -172,7 +172,7 @@ impl Site {
         }
     }
 
-    /// A job runs elsewhere: a node keeps no piece of what lies over the others.
+    /// A job runs elsewhere: a node keeps no piece of what spans the others.
     pub(crate) fn remove_partitions(&mut self, id: Job, node: &str) {
         if let Some(job) = self.jobs.get(&id).filter(|job| job.is_spread()) {
             let work = job.order(Work::Remove(vec![Held::Job(id)]));

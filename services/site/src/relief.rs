@@ -16,7 +16,7 @@ pub(crate) enum Relief {
     Down(Part, String, String),
 }
 
-/// How room in a store is made.
+/// How space in a store is made.
 pub(crate) struct Plan {
     /// What would be free in each store.
     pub(crate) free: BTreeMap<String, u64>,

@@ -1,4 +1,4 @@
-//! Room in the stores of a node, and what is moved between them for it: down to make room, up to be read. docs/internals/site.md, "Moves
+//! Space in the stores of a node, and what is moved between them for it: down to make space, up to be read. docs/internals/site.md, "Moves
 //! between stores".
 
 use crate::MAX_MOVES;
