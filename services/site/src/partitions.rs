@@ -1,5 +1,5 @@
 //! Partitions of jobs: made at the gate on each of a job's nodes, by its user's worker, and gone with the job's folders. Those that are spread
-//! over the nodes are partition by each node's worker to the others, from the gate to the job's end: a node that starts again meanwhile lends its own
+//! over the nodes are exported by each node's worker to the others, from the gate to the job's end: a node that starts again meanwhile exports its own
 //! again, and the others learn where.
 
 use crate::model::job::{JobPartition, JobState, Phase, Step};
