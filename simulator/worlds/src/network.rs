@@ -2,6 +2,7 @@
 //! in integers, so that every machine computes the same times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tarn_types::account::{add, sub};
 use tarn_types::cluster::Cluster;
 use tarn_types::id::{NodeId, TierRef, TransferId};
 use tarn_types::units::{Nanos, Time};
@@ -210,7 +211,7 @@ impl Network {
     fn release(&mut self, limits: &BTreeSet<Limit>) {
         for limit in limits {
             if let Some(n) = self.streams.get_mut(limit) {
-                *n = n.saturating_sub(1);
+                sub(n, 1, "streams of a link");
             }
         }
     }
@@ -222,7 +223,7 @@ impl Network {
             let used = |l: &Limit| streams.get(l).copied().unwrap_or(0);
             if queued.limits.iter().all(|l| used(l) < l.streams(cluster)) {
                 for limit in &queued.limits {
-                    *streams.entry(*limit).or_default() += 1;
+                    add(streams.entry(*limit).or_default(), 1, "streams of a link");
                 }
                 starting.push(*key);
             }
@@ -282,7 +283,7 @@ impl Network {
                 for resource in over {
                     if let Some((free, n)) = left.get_mut(resource) {
                         *free = free.saturating_sub(share);
-                        *n = n.saturating_sub(1);
+                        sub(n, 1, "flows that share a resource");
                     }
                 }
             }

@@ -1,6 +1,7 @@
 //! What lies where in the simulated world, and how full the tiers are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::{add, sub};
 use tarn_types::cluster::Cluster;
 use tarn_types::event::Whole;
 use tarn_types::id::{NodeId, TierId, TierRef};
@@ -76,10 +77,10 @@ impl Store {
         let Some(fill) = self.tiers.get_mut(&spot) else {
             return false;
         };
-        let used = fill.used.saturating_add(bytes);
-        if used > fill.capacity {
+        let used = fill.used.checked_add(bytes);
+        let Some(used) = used.filter(|used| *used <= fill.capacity) else {
             return false;
-        }
+        };
         fill.used = used;
         fill.peak = fill.peak.max(used);
         true
@@ -87,7 +88,7 @@ impl Store {
 
     pub(crate) fn release(&mut self, spot: TierRef, bytes: u64) {
         if let Some(fill) = self.tiers.get_mut(&spot) {
-            fill.used = fill.used.saturating_sub(bytes);
+            sub(&mut fill.used, bytes, "bytes of a tier");
         }
     }
 
@@ -196,6 +197,9 @@ impl Store {
             }
             spot.node != node
         });
+        // Its partitions take no space any more.
+        let lent = self.lent.iter_mut().filter(|((_, s), _)| s.node == node);
+        lent.for_each(|(_, bytes)| *bytes = 0);
         let fills = self.tiers.iter_mut().filter(|(s, _)| s.node == node);
         fills.for_each(|(_, fill)| fill.used = 0);
         taken
@@ -206,7 +210,7 @@ impl Store {
         for w in whole {
             let spot = TierRef { node, tier: w.tier };
             if let Some(fill) = self.tiers.get_mut(&spot) {
-                fill.used = fill.used.saturating_add(w.stored);
+                add(&mut fill.used, w.stored, "bytes of a tier");
             }
             if self.parts.get(&w.part).is_some_and(|i| i.key == w.key) {
                 self.publish(w.part, Place::Node(spot));

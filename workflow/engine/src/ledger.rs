@@ -1,76 +1,17 @@
 //! The one account of capacity: cores, memory and GPUs of nodes and hosts, bytes of tiers.
 
+use crate::capacity::{Compute, Demand, Space};
 use std::collections::BTreeSet;
-use tarn_types::account::{add, sub};
 use tarn_types::cluster::Cluster;
 use tarn_types::id::{NodeId, TierRef};
 use tarn_types::part::Place;
-use tarn_types::workflow::Step;
-
-/// What a step takes on each of its nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Demand {
-    pub(crate) cores: u32,
-    pub(crate) memory: u64,
-    pub(crate) gpus: u32,
-}
-
-impl Demand {
-    pub(crate) fn of(step: &Step) -> Self {
-        Self {
-            cores: step.cores,
-            memory: step.memory,
-            gpus: step.gpus,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct TierAccount {
-    capacity: u64,
-    /// Bytes of replicas that are present (or being removed).
-    used: u64,
-    /// Bytes promised to transfers under way and to outputs of assigned and running steps.
-    reserved: u64,
-}
-
-/// Free compute resources of a node or a host.
-#[derive(Debug, Clone, Copy)]
-struct Compute {
-    cores: u32,
-    memory: u64,
-    gpus: u32,
-}
-
-impl Compute {
-    fn holds(self, d: Demand, times: u32) -> bool {
-        self.cores >= d.cores * times
-            && self.memory >= d.memory * u64::from(times)
-            && self.gpus >= d.gpus * times
-    }
-    fn take(&mut self, d: Demand) {
-        sub(&mut self.cores, d.cores, "free cores");
-        sub(&mut self.memory, d.memory, "free memory");
-        sub(&mut self.gpus, d.gpus, "free GPUs");
-    }
-    fn expect(&mut self, d: Demand) {
-        self.cores = self.cores.saturating_sub(d.cores);
-        self.memory = self.memory.saturating_sub(d.memory);
-        self.gpus = self.gpus.saturating_sub(d.gpus);
-    }
-    fn give(&mut self, d: Demand) {
-        add(&mut self.cores, d.cores, "free cores");
-        add(&mut self.memory, d.memory, "free memory");
-        add(&mut self.gpus, d.gpus, "free GPUs");
-    }
-}
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {
     nodes: Vec<Compute>,
     hosts: Vec<Compute>,
     host_of: Vec<u32>,
-    tiers: Vec<Vec<TierAccount>>,
+    tiers: Vec<Vec<Space>>,
     /// Nodes that are lost: nothing of them is free.
     lost: BTreeSet<NodeId>,
 }
@@ -88,11 +29,7 @@ impl Ledger {
             gpus: u32::MAX / 2,
         };
         let tiers = |n: &tarn_types::cluster::Node| {
-            let account = |t: &tarn_types::cluster::Tier| TierAccount {
-                capacity: t.capacity,
-                ..TierAccount::default()
-            };
-            n.tiers.iter().map(account).collect()
+            n.tiers.iter().map(|t| Space::new(t.capacity)).collect()
         };
         Self {
             nodes: cluster.nodes.iter().map(node).collect(),
@@ -109,7 +46,7 @@ impl Ledger {
         let Some(tiers) = self.tiers.get_mut(node.at()) else {
             return false;
         };
-        tiers.iter_mut().for_each(|t| t.used = 0);
+        tiers.iter_mut().for_each(Space::lose_used);
         self.lost.insert(node)
     }
 
@@ -117,7 +54,7 @@ impl Ledger {
     pub(crate) fn regain(&mut self, node: NodeId, capacities: &[u64]) -> bool {
         let tiers = self.tiers.get_mut(node.at()).into_iter().flatten();
         for (tier, bytes) in tiers.zip(capacities) {
-            tier.capacity = *bytes;
+            tier.set_capacity(*bytes);
         }
         self.lost.remove(&node)
     }
@@ -136,52 +73,53 @@ impl Ledger {
         matches!(place, Place::Node(s) if self.is_lost(s.node))
     }
 
-    fn tier(&mut self, spot: TierRef) -> &mut TierAccount {
+    fn space(&self, spot: TierRef) -> &Space {
+        &self.tiers[spot.node.at()][spot.tier.at()]
+    }
+
+    fn tier(&mut self, spot: TierRef) -> &mut Space {
         &mut self.tiers[spot.node.at()][spot.tier.at()]
     }
 
     pub(crate) fn free(&self, spot: TierRef) -> u64 {
-        if self.is_lost(spot.node) {
-            return 0;
+        match self.is_lost(spot.node) {
+            true => 0,
+            false => self.space(spot).free(),
         }
-        let t = self.tiers[spot.node.at()][spot.tier.at()];
-        // More is used than there is where a tier has shrunk.
-        t.capacity.saturating_sub(t.used).saturating_sub(t.reserved)
     }
 
     /// Bytes of a tier that replicas take.
     pub(crate) fn used(&self, spot: TierRef) -> u64 {
-        self.tiers[spot.node.at()][spot.tier.at()].used
+        self.space(spot).used()
     }
 
     pub(crate) fn capacity(&self, spot: TierRef) -> u64 {
-        self.tiers[spot.node.at()][spot.tier.at()].capacity
+        self.space(spot).capacity()
     }
 
     /// Whether more of a tier is used and promised than there is: it has shrunk since.
     pub(crate) fn is_overdrawn(&self, spot: TierRef) -> bool {
-        let t = self.tiers[spot.node.at()][spot.tier.at()];
-        t.used.saturating_add(t.reserved) > t.capacity
+        self.space(spot).is_overdrawn()
     }
 
     pub(crate) fn set_capacity(&mut self, spot: TierRef, bytes: u64) {
-        self.tier(spot).capacity = bytes;
+        self.tier(spot).set_capacity(bytes);
     }
 
     pub(crate) fn reserve(&mut self, spot: TierRef, bytes: u64) {
-        add(&mut self.tier(spot).reserved, bytes, "bytes reserved");
+        self.tier(spot).reserve(bytes);
     }
 
     pub(crate) fn unreserve(&mut self, spot: TierRef, bytes: u64) {
-        sub(&mut self.tier(spot).reserved, bytes, "bytes reserved");
+        self.tier(spot).unreserve(bytes);
     }
 
     pub(crate) fn occupy(&mut self, spot: TierRef, bytes: u64) {
-        add(&mut self.tier(spot).used, bytes, "bytes used");
+        self.tier(spot).occupy(bytes);
     }
 
     pub(crate) fn vacate(&mut self, spot: TierRef, bytes: u64) {
-        sub(&mut self.tier(spot).used, bytes, "bytes used");
+        self.tier(spot).vacate(bytes);
     }
 
     /// Forgets all bytes in use and promised, what other runs held, and which nodes were lost: for recovery, which counts them
@@ -190,10 +128,7 @@ impl Ledger {
         self.lost.clear();
         for (tiers, node) in self.tiers.iter_mut().zip(&cluster.nodes) {
             for (account, tier) in tiers.iter_mut().zip(&node.tiers) {
-                *account = TierAccount {
-                    capacity: tier.capacity,
-                    ..TierAccount::default()
-                };
+                *account = Space::new(tier.capacity);
             }
         }
     }

@@ -181,7 +181,8 @@ impl State {
         let moved = moves.filter(|m| m.part == name && m.from == at).count();
         let running = self.steps.running.iter();
         let placed = running.filter_map(|id| self.steps.instance(*id)?.placed());
-        let read = placed.filter(|p| p.pinned.contains(&(name, spot))).count();
+        let read = placed.flat_map(|p| &p.pinned);
+        let read = read.filter(|p| **p == (name, spot)).count();
         let replica = Replica {
             state: ReplicaState::Present,
             stored: returned_replica.stored,

@@ -3,7 +3,7 @@
 //!
 //! Reading order: `state` (what is known), `nodes` (capacity), `queue` and `timeline` (its fast indexes), `view` and
 //! `policy` (the choices), `site` (the view of a site), `life` and `scripts` (what becomes of a job), `submit`, `data`, `moves` and `ahead` (what
-//! it needs), `promise` (what ordinary jobs can rely on), `modes` (memory modes and sleep), `happen` (everything else that happens).
+//! it needs), `recount` (its accounts counted again), `promise` (what ordinary jobs can rely on), `modes` (memory modes and sleep), `happen` (everything else that happens).
 
 mod ahead;
 mod data;
@@ -17,6 +17,7 @@ mod nodeset;
 pub(crate) mod policy;
 mod promise;
 pub(crate) mod queue;
+mod recount;
 mod scripts;
 mod site;
 mod spare;
@@ -61,6 +62,9 @@ impl Planner {
         self.state.housekeeping();
         self.state.lose_patience();
         actions.append(&mut self.state.actions);
+        if cfg!(debug_assertions) {
+            self.state.check_accounts();
+        }
     }
 
     /// When the planner wants to be asked again even if nothing happens.

@@ -4,17 +4,18 @@ mod recount;
 mod transfers;
 
 use crate::cache::Cache;
+use crate::capacity::Demand;
 use crate::data::{Data, Part, Replica, ReplicaState, makes, reads};
 use crate::entries::read_by_element;
 use crate::failed::GivenUp;
-use crate::ledger::{Demand, Ledger};
+use crate::ledger::Ledger;
 use crate::links::Links;
 use crate::lost::ReturnedReplicas;
 use crate::partitions::Partitions;
 use crate::rank;
 use crate::steps::{Placed, Progress, Steps};
 use std::collections::{BTreeMap, BTreeSet};
-use tarn_types::account::sub;
+use tarn_types::account::{add, sub};
 use tarn_types::action::{Action, Do, Outcome, Run, Subject};
 use tarn_types::energy::{self, Rank};
 use tarn_types::event::{Ended, Event, FailureKind, PriorData, Start, Usage};
@@ -459,7 +460,7 @@ impl State {
             .collect();
         for (part, spot) in &pinned {
             if let Some(r) = self.data.replica_mut(*part, &Place::Node(*spot)) {
-                r.pins += 1;
+                add(&mut r.pins, 1, "pins of a replica");
             }
         }
         let now = self.now;
@@ -529,8 +530,8 @@ impl State {
 
     fn unpin(&mut self, part: PartRef, at: &Place) {
         if let Some(r) = self.data.replica_mut(part, at) {
-            // It may be another one than was pinned: that was lost, and has come again.
-            r.pins = r.pins.saturating_sub(1);
+            // It may be another one than was pinned, which was lost: one that comes counts who still reads there.
+            sub(&mut r.pins, 1, "pins of a replica");
         }
         self.data.to_check.insert(part);
     }

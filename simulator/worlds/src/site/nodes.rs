@@ -7,6 +7,7 @@ use super::plumbing::{self, NodePipe};
 use super::power::Draw;
 use super::{Due, Site, SiteEvent};
 use tarn_ports::WorldError;
+use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{JobId, Mode, SpanOf};
 use tarn_types::units::Time;
@@ -228,7 +229,7 @@ impl Site {
 
     pub(super) fn slow_over(&mut self, what: Slow) -> Option<SiteEvent> {
         let times = self.slow.entry(what).or_default();
-        *times = times.saturating_sub(1);
+        sub(times, 1, "slow-downs");
         if *times == 0 {
             self.slow.remove(&what);
             self.set_speed(what, 1.0);

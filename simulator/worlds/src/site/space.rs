@@ -1,5 +1,6 @@
 //! What lies where on the tiers, and how full they are.
 
+use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, Nodes, Spread};
 
@@ -80,8 +81,8 @@ impl Space {
         let each = layout.each(self.bytes(item));
         for node in layout.nodes.iter() {
             let fill = &mut self.fill[node.at()];
-            *fill = fill.saturating_add(each);
-            self.all = self.all.saturating_add(each);
+            add(fill, each, "bytes on a node");
+            add(&mut self.all, each, "bytes on all nodes");
             let peak = &mut self.peaks[node.at()];
             *peak = (*peak).max(*fill);
         }
@@ -93,8 +94,8 @@ impl Space {
         let each = layout.each(self.bytes(item));
         for node in layout.nodes.iter() {
             let fill = &mut self.fill[node.at()];
-            *fill = fill.saturating_sub(each);
-            self.all = self.all.saturating_sub(each);
+            sub(fill, each, "bytes on a node");
+            sub(&mut self.all, each, "bytes on all nodes");
         }
     }
 

@@ -1,7 +1,8 @@
 //! What of the machine is free for a placement, and when: cores, memory and GPUs of nodes and of their hosts.
 
 use super::Decide;
-use crate::ledger::{Demand, Ledger};
+use crate::capacity::Demand;
+use crate::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_types::id::{InstanceId, NodeId, StepId, TierId, TierRef};
 use tarn_types::units::Nanos;

@@ -3,8 +3,8 @@
 //! starved by small ones.
 
 use super::Decide;
+use crate::capacity::Demand;
 use crate::identity::identity;
-use crate::ledger::Demand;
 use std::collections::BTreeSet;
 use tarn_types::action::{Do, Held, Run};
 use tarn_types::hash::Hash;

@@ -80,7 +80,7 @@ impl State {
             }
         }
         let guests = self.nodes.node(node).guests.iter();
-        let ends = guests.map(|g| self.expected_end(g.0).saturating_sub(self.now));
+        let ends = guests.map(|g| self.expected_end(g.job).saturating_sub(self.now));
         let first = match lack > leaves {
             true => ends.min().unwrap_or(0),
             false => 0,

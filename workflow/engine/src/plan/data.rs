@@ -1,14 +1,15 @@
 //! Where items lie, where a job best gets them from, and room for them on the tiers.
 
 use super::moves::{Draft, Purpose};
-use super::state::{ItemState, Layout, State};
+use super::state::{ItemState, Layout, Pin, State};
 use std::sync::Arc;
+use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{
     ItemId, JobId, Move, MoveId, Nodes, Rates, SiteAction, Spread, Urgency, Where,
 };
-use tarn_types::units::{Nanos, SECOND};
+use tarn_types::units::{Nanos, SECOND, Time};
 
 /// Nanoseconds that `bytes` take at `rate` bytes a second; none if there is no limit.
 pub(crate) fn duration(bytes: u64, rate: u64) -> Nanos {
@@ -60,6 +61,15 @@ impl Layout {
         match self.spread {
             Spread::Whole => self.has(node),
             Spread::Share => *self.nodes == [node],
+        }
+    }
+
+    fn pin(&mut self, item: ItemId, now: Time) -> Pin {
+        add(&mut self.pins, 1, "pins of a layout");
+        self.used = now;
+        Pin {
+            item,
+            layout: self.number,
         }
     }
 
@@ -155,11 +165,14 @@ impl State {
             ),
             None => now,
         };
+        let number = self.layouts;
         let Some(item) = self.item_mut(id) else {
             return;
         };
         let bytes = each(item.item.bytes, nodes.len(), spread);
         item.layouts.push(Layout {
+            number,
+            each: bytes,
             nodes: nodes.clone(),
             positions: positions(nodes),
             spread,
@@ -168,9 +181,10 @@ impl State {
             pins: 0,
             used: now,
         });
+        self.layouts += 1;
         for n in nodes.iter() {
             let node = self.nodes.node_mut(*n);
-            node.used = node.used.saturating_add(bytes);
+            node.space.occupy(bytes);
             node.held.insert(id);
         }
     }
@@ -184,8 +198,7 @@ impl State {
         let Some(at) = item.layouts.iter().position(|l| l.is(nodes, spread)) else {
             return;
         };
-        item.layouts.remove(at);
-        let bytes = each(item.item.bytes, nodes.len(), spread);
+        let bytes = item.layouts.remove(at).each;
         let left: Vec<_> = item
             .layouts
             .iter()
@@ -193,7 +206,7 @@ impl State {
             .collect();
         for n in nodes {
             let node = self.nodes.node_mut(*n);
-            node.used = node.used.saturating_sub(bytes);
+            node.space.vacate(bytes);
             if !left.contains(n) {
                 node.held.remove(&id);
             }
@@ -206,41 +219,36 @@ impl State {
         layouts.iter_mut().find(|l| l.is(nodes, spread))
     }
 
-    pub(crate) fn pin(&mut self, id: ItemId, nodes: &[NodeId], spread: Spread) {
+    /// Holds a layout, if there is one: it stays until that is given back.
+    pub(crate) fn pin(&mut self, id: ItemId, nodes: &[NodeId], spread: Spread) -> Option<Pin> {
         let now = self.now;
-        if let Some(l) = self.layout_mut(id, nodes, spread) {
-            (l.pins, l.used) = (l.pins + 1, now);
+        let held = self.layout_mut(id, nodes, spread)?;
+        Some(held.pin(id, now))
+    }
+
+    pub(crate) fn unpin(&mut self, pin: &Pin) {
+        let now = self.now;
+        let layouts = self.item_mut(pin.item).map(|i| i.layouts.iter_mut());
+        let held = layouts
+            .into_iter()
+            .flatten()
+            .find(|l| l.number == pin.layout);
+        // It may be gone: its nodes were lost.
+        if let Some(l) = held {
+            sub(&mut l.pins, 1, "pins of a layout");
+            l.used = now;
         }
     }
 
-    pub(crate) fn unpin(&mut self, id: ItemId, nodes: &[NodeId], spread: Spread) {
-        let now = self.now;
-        if let Some(l) = self.layout_mut(id, nodes, spread) {
-            (l.pins, l.used) = (l.pins.saturating_sub(1), now);
-        }
-    }
-
-    fn source_of(&self, m: &Move) -> Option<(Nodes, Spread)> {
+    /// Holds what a move reads.
+    pub(crate) fn pin_source(&mut self, m: &Move) -> Option<Pin> {
         let Where::Nodes(from) = &m.from else {
             return None;
         };
-        let layouts = &self.item(m.item)?.layouts;
-        let found = layouts.iter().find(|l| l.present() && *l.nodes == **from)?;
-        Some((found.nodes.clone(), found.spread))
-    }
-
-    pub(crate) fn pin_source(&mut self, m: &Move) -> bool {
-        let Some((nodes, spread)) = self.source_of(m) else {
-            return false;
-        };
-        self.pin(m.item, &nodes, spread);
-        true
-    }
-
-    pub(crate) fn unpin_source(&mut self, m: &Move) {
-        if let Some((nodes, spread)) = self.source_of(m) {
-            self.unpin(m.item, &nodes, spread);
-        }
+        let now = self.now;
+        let mut layouts = self.item_mut(m.item)?.layouts.iter_mut();
+        let read = layouts.find(|l| l.present() && *l.nodes == **from)?;
+        Some(read.pin(m.item, now))
     }
 
     /// A move has brought a layout.
@@ -427,13 +435,12 @@ impl State {
         if self.has_room(node, bytes) {
             return true;
         }
-        let lack = self.nodes.node(node).used.saturating_add(bytes);
-        self.send_away(node, lack.saturating_sub(self.nodes.capacity(node)));
+        self.send_away(node, self.nodes.node(node).space.lack(bytes));
         false
     }
 
     fn has_room(&self, node: NodeId, bytes: u64) -> bool {
-        self.nodes.node(node).used.saturating_add(bytes) <= self.nodes.capacity(node)
+        self.nodes.node(node).space.holds(bytes)
     }
 
     fn expendable_for(&self, node: NodeId, bytes: u64) -> Vec<ItemId> {

@@ -4,6 +4,7 @@ use super::nodes::{MODES, Power};
 use super::queue::{Fit, Waiting};
 use super::state::State;
 use super::view::SchedulerView;
+use tarn_types::account::add;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
 use tarn_types::site::{JobId, Mode, NodeKind, SiteAction};
@@ -198,7 +199,7 @@ impl State {
         }
         for node in asleep {
             self.nodes.set_power(node, Power::Waking);
-            self.under_way += 1;
+            add(&mut self.under_way, 1, "things under way");
             self.emit(SiteAction::Wake { node });
         }
         true

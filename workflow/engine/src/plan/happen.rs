@@ -4,6 +4,7 @@ use super::data::one_way;
 use super::moves::{Draft, Order, Purpose};
 use super::nodes::Power;
 use super::state::{Stage, State};
+use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, JobId, MoveId, SiteAction, SiteEvent, Where};
 
@@ -16,7 +17,9 @@ impl State {
             SiteEvent::Ended { job, ok, sizes } => self.ended(*job, *ok, sizes),
             SiteEvent::ModeSet { node, ok } => self.mode_set(*node, *ok),
             SiteEvent::Awake { node } => {
-                self.under_way = self.under_way.saturating_sub(1);
+                if self.nodes.node(*node).power == Power::Waking {
+                    sub(&mut self.under_way, 1, "things under way");
+                }
                 let now = self.now;
                 self.nodes.set_power(*node, Power::Up);
                 self.nodes.node_mut(*node).idle_since = now;
@@ -75,7 +78,11 @@ impl State {
     /// A job's program has read an item by itself.
     fn own_arrived(&mut self, id: JobId) {
         if let Some(state) = self.job_mut(id) {
-            state.own_left = state.own_left.saturating_sub(1);
+            sub(
+                &mut state.own_left,
+                1,
+                "items that a program has yet to read",
+            );
         }
         if self.next_in_turn(id) {
             self.run_if_there(id);
@@ -90,7 +97,14 @@ impl State {
         let Some(state) = self.job_mut(id) else {
             return;
         };
-        state.moving = state.moving.saturating_sub(1);
+        // Others may have taken its nodes or its plan meanwhile.
+        if !matches!(
+            state.stage,
+            Stage::Planned | Stage::Staging | Stage::Draining
+        ) {
+            return;
+        }
+        sub(&mut state.moving, 1, "moves that a job waits for");
         match (state.stage, state.moving) {
             (Stage::Draining, 0) => self.finish(id),
             (Stage::Staging, 0) => self.run_if_there(id),
@@ -193,9 +207,9 @@ impl State {
     }
 
     fn mode_set(&mut self, node: NodeId, ok: bool) {
-        self.under_way = self.under_way.saturating_sub(1);
         let now = self.now;
         if let Power::Booting(mode) = self.nodes.node(node).power {
+            sub(&mut self.under_way, 1, "things under way");
             if ok {
                 self.nodes.set_mode(node, mode);
             }
@@ -207,7 +221,7 @@ impl State {
     fn node_lost(&mut self, node: NodeId) {
         let was = self.nodes.node(node).power;
         if matches!(was, Power::Waking | Power::Booting(_)) {
-            self.under_way = self.under_way.saturating_sub(1);
+            sub(&mut self.under_way, 1, "things under way");
         }
         self.nodes.set_power(node, Power::Lost);
         let failed: Vec<Order> = self
@@ -226,7 +240,7 @@ impl State {
             }
         }
         let planned: Vec<JobId> = self.nodes.node(node).planned.iter().copied().collect();
-        let guests: Vec<JobId> = self.nodes.node(node).guests.iter().map(|g| g.0).collect();
+        let guests: Vec<JobId> = self.nodes.node(node).guests.iter().map(|g| g.job).collect();
         let mut again = Vec::new();
         for id in planned {
             self.unplan(id);
@@ -293,7 +307,11 @@ impl State {
             }
         }
         self.unpin_inputs(id);
+        self.forget_waits(id);
         self.promise_space(&nodes, promised, false);
+        if let Some(state) = self.job_mut(id) {
+            state.promised = 0;
+        }
         self.release(id);
     }
 
@@ -317,8 +335,10 @@ impl State {
             }
         }
         let lost = self.nodes.node_mut(node);
-        lost.used = 0;
-        lost.held.clear();
+        debug_assert!(
+            lost.held.is_empty(),
+            "items are left on {node}, which is lost"
+        );
     }
 
     /// An item that somebody needs lies nowhere: its producer runs again.

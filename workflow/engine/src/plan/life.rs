@@ -3,9 +3,10 @@
 use super::data::{Way, duration, each};
 use super::moves::{Draft, Purpose};
 use super::nodes::Ends;
-use super::state::{MAX_ATTEMPTS, Stage, State};
+use super::state::{MAX_ATTEMPTS, Pin, Stage, State};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tarn_types::account::{add, sub};
 use tarn_types::id::NodeId;
 use tarn_types::policy::DataMode;
 use tarn_types::site::{
@@ -87,13 +88,13 @@ impl State {
         let bytes = missing.saturating_add(written);
         let mut direct = never && bytes > 0;
         if !direct {
-            self.pin_inputs(job, nodes, true);
+            let held = self.pin_inputs(job, nodes);
             let mut all = true;
             for n in nodes {
                 let kept = if bytes > 0 { self.claimed(*n, id) } else { 0 };
                 all &= self.room(*n, bytes.saturating_add(kept));
             }
-            self.pin_inputs(job, nodes, false);
+            held.iter().for_each(|pin| self.unpin(pin));
             // When nothing is under way that could free room, or that takes too long, it does without.
             if !all && self.under_way > 0 {
                 let room = nodes.iter().map(|n| self.room_in(*n, bytes, id)).max();
@@ -151,23 +152,22 @@ impl State {
     pub(crate) fn promise_space(&mut self, nodes: &[NodeId], bytes: u64, take: bool) {
         for n in nodes {
             let node = self.nodes.node_mut(*n);
-            node.used = match take {
-                true => node.used.saturating_add(bytes),
-                false => node.used.saturating_sub(bytes),
-            };
+            match take {
+                true => node.space.reserve(bytes),
+                false => node.space.unreserve(bytes),
+            }
         }
     }
 
     /// Holds what lies there already, while room is made for the rest.
-    fn pin_inputs(&mut self, job: &Job, nodes: &[NodeId], pin: bool) {
+    fn pin_inputs(&mut self, job: &Job, nodes: &[NodeId]) -> Vec<Pin> {
+        let mut held = Vec::new();
         for input in &job.reads {
             if let Way::There(at, spread) = self.way(input.item, nodes, input.spread).0 {
-                match pin {
-                    true => self.pin(input.item, &at, spread),
-                    false => self.unpin(input.item, &at, spread),
-                }
+                held.extend(self.pin(input.item, &at, spread));
             }
         }
+        held
     }
 
     /// Brings what a job lacks to its nodes. It counts the moves that it has to wait for.
@@ -288,7 +288,7 @@ impl State {
     }
 
     /// Takes a job from the lists of those that wait for moves.
-    fn forget_waits(&mut self, id: JobId) {
+    pub(crate) fn forget_waits(&mut self, id: JobId) {
         let Some(state) = self.job(id) else {
             return;
         };
@@ -395,7 +395,7 @@ impl State {
             self.nodes.take(id, &job, nodes, ends);
             self.overtaken(nodes, id);
         }
-        self.under_way += 1;
+        add(&mut self.under_way, 1, "things under way");
         if self.promise.as_ref().is_some_and(|p| p.job == id) {
             self.promise = None;
         }
@@ -455,7 +455,7 @@ impl State {
             return;
         };
         let (nodes, promised) = (state.nodes.clone(), state.promised);
-        let full = |s: &Self, n: &NodeId| s.nodes.node(*n).used > s.nodes.capacity(*n);
+        let full = |s: &Self, n: &NodeId| s.nodes.node(*n).space.is_overdrawn();
         for n in nodes
             .iter()
             .filter(|n| full(self, n))
@@ -539,16 +539,16 @@ impl State {
     }
 
     fn pin_for(&mut self, id: JobId, item: ItemId, nodes: &Nodes, spread: Spread) {
-        self.pin(item, nodes, spread);
+        let pin = self.pin(item, nodes, spread);
         if let Some(state) = self.job_mut(id) {
-            state.pinned.push((item, nodes.clone(), spread));
+            state.pinned.extend(pin);
         }
     }
 
     pub(crate) fn unpin_inputs(&mut self, id: JobId) {
         let pinned = self.job_mut(id).map(|s| std::mem::take(&mut s.pinned));
-        for (item, nodes, spread) in pinned.unwrap_or_default() {
-            self.unpin(item, &nodes, spread);
+        for pin in pinned.unwrap_or_default() {
+            self.unpin(&pin);
         }
     }
 
@@ -664,7 +664,11 @@ impl State {
         let Some(state) = self.job_mut(id) else {
             return;
         };
-        state.lacks = state.lacks.saturating_sub(1);
+        // A job that had what it needs does not count what is made again.
+        if state.stage != Stage::Blocked {
+            return;
+        }
+        sub(&mut state.lacks, 1, "what a job lacks");
         if state.lacks == 0 {
             self.ready(id);
         }
@@ -676,7 +680,7 @@ impl State {
             return;
         };
         let (job, nodes, attached) = (state.job.clone(), state.nodes.clone(), state.attached);
-        self.under_way = self.under_way.saturating_sub(1);
+        sub(&mut self.under_way, 1, "things under way");
         self.emit(SiteAction::Release { job: id });
         if attached {
             return self.detach(id);

@@ -3,6 +3,7 @@
 use super::nodes::{MODES, Power, memory_in};
 use super::queue::{Fit, Waiting};
 use super::state::State;
+use tarn_types::account::add;
 use tarn_types::id::NodeId;
 use tarn_types::policy::Order;
 use tarn_types::site::{Job, Mode, SiteAction};
@@ -134,7 +135,7 @@ impl State {
             }
             self.clear_tiers(node);
             self.nodes.set_power(node, Power::Booting(mode));
-            self.under_way += 1;
+            add(&mut self.under_way, 1, "things under way");
             self.emit(SiteAction::SetMode { node, mode });
         }
     }

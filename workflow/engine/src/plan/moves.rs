@@ -2,9 +2,10 @@
 //! Herbein et al., HPDC 2016): more clients at once only slow each other down.
 
 use super::data::{Way, one_way};
-use super::state::State;
+use super::state::{Pin, State};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::{add, sub};
 use tarn_types::policy::DataMode;
 use tarn_types::site::{ItemId, JobId, Move, MoveId, SiteAction, Spread, Urgency, Where};
 
@@ -31,8 +32,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Order {
     pub(crate) what: Move,
     pub(crate) purpose: Purpose,
-    /// It reads this layout: pinned meanwhile.
-    pub(crate) reads: bool,
+    /// The layout that it reads stays meanwhile.
+    pub(crate) reads: Option<Pin>,
     /// Its place among those that wait for the store; `None` for one that needs no admission.
     place: Option<Place>,
     /// Bytes a second that it was admitted with.
@@ -40,6 +41,34 @@ pub(crate) struct Order {
 }
 
 impl Outbox {
+    pub(crate) fn orders(&self) -> impl Iterator<Item = &Order> {
+        self.orders.values()
+    }
+
+    /// Counts the orders, and compares them with the accounts.
+    ///
+    /// # Panics
+    /// When they differ.
+    pub(crate) fn check(&self) {
+        let reads = |o: &&Order| way(&o.what) == 0 && o.what.direct;
+        let reads = self.orders().filter(reads).count();
+        assert_eq!(self.own_reads as usize, reads, "programs' reads");
+        let spare = |o: &&Order| o.what.urgency == Urgency::Spare;
+        let spare = self.orders().filter(spare).count();
+        assert_eq!(self.spare as usize, spare, "spare copies");
+        for at in 0..2 {
+            let of_store = || {
+                let orders = self.orders().filter(move |o| way(&o.what) == at);
+                orders.filter_map(|o| Some((o.place?, o)))
+            };
+            let bytes: u64 = of_store().map(|(_, o)| o.what.bytes).sum();
+            assert_eq!(self.bytes[at], bytes, "bytes for the store");
+            let admitted = of_store().filter(|(place, _)| !self.waiting[at].contains(place));
+            let busy: u64 = admitted.map(|(_, o)| o.rate).sum();
+            assert_eq!(self.busy[at], busy, "admitted bandwidth");
+        }
+    }
+
     /// Programs that read from the store by themselves now.
     pub(crate) fn own_reads(&self) -> u32 {
         self.own_reads
@@ -135,18 +164,24 @@ impl State {
             job: draft.job,
             urgency: draft.urgency,
         };
-        self.under_way += 1;
+        add(&mut self.under_way, 1, "things under way");
         let at = way(&what);
         let reads = self.pin_source(&what);
         let ours = self.policy.data_mode == DataMode::Keep && at < 2 && !what.direct;
         let ours = ours && what.bytes > STREAM_BYTES;
         if ours {
-            self.outbox.bytes[at] = self.outbox.bytes[at].saturating_add(what.bytes);
+            add(
+                &mut self.outbox.bytes[at],
+                what.bytes,
+                "bytes for the store",
+            );
         }
         let place = ours.then_some((Reverse(what.urgency), Reverse(rank), id));
         let purpose = draft.purpose;
-        self.outbox.spare += u32::from(purpose == Purpose::Spare);
-        self.outbox.own_reads += u32::from(at == 0 && what.direct);
+        let is_spare = u32::from(what.urgency == Urgency::Spare);
+        add(&mut self.outbox.spare, is_spare, "spare copies");
+        let is_own = u32::from(at == 0 && what.direct);
+        add(&mut self.outbox.own_reads, is_own, "programs' reads");
         let order = Order {
             what,
             purpose,
@@ -283,7 +318,7 @@ impl State {
             let room = u32::try_from(free.div_ceil(one)).unwrap_or(u32::MAX);
             let streams = self.streams(&order.what).min(room.max(1));
             let rate = self.takes(&order.what, streams);
-            self.outbox.busy[at] = self.outbox.busy[at].saturating_add(rate);
+            add(&mut self.outbox.busy[at], rate, "admitted bandwidth");
             if let Some(order) = self.outbox.orders.get_mut(&place.2) {
                 (order.what.streams, order.rate) = (streams, rate);
             }
@@ -295,22 +330,26 @@ impl State {
     pub(crate) fn over(&mut self, id: MoveId) -> Option<Order> {
         let order = self.outbox.orders.remove(&id)?;
         if order.what.direct && way(&order.what) == 0 {
-            self.outbox.own_reads = self.outbox.own_reads.saturating_sub(1);
+            sub(&mut self.outbox.own_reads, 1, "programs' reads");
         }
         if order.what.urgency == Urgency::Spare {
-            self.outbox.spare = self.outbox.spare.saturating_sub(1);
+            sub(&mut self.outbox.spare, 1, "spare copies");
         }
-        self.under_way = self.under_way.saturating_sub(1);
+        sub(&mut self.under_way, 1, "things under way");
         let at = way(&order.what);
         if let Some(place) = order.place {
-            self.outbox.bytes[at] = self.outbox.bytes[at].saturating_sub(order.what.bytes);
+            sub(
+                &mut self.outbox.bytes[at],
+                order.what.bytes,
+                "bytes for the store",
+            );
             if !self.outbox.waiting[at].remove(&place) {
-                self.outbox.busy[at] = self.outbox.busy[at].saturating_sub(order.rate);
+                sub(&mut self.outbox.busy[at], order.rate, "admitted bandwidth");
             }
             self.admit(at);
         }
-        if order.reads {
-            self.unpin_source(&order.what);
+        if let Some(read) = &order.reads {
+            self.unpin(read);
         }
         Some(order)
     }
@@ -326,7 +365,7 @@ impl State {
         };
         if self.outbox.waiting[at].remove(&place) {
             let spare = u32::from(order.what.urgency == Urgency::Spare);
-            self.outbox.spare = self.outbox.spare.saturating_sub(spare);
+            sub(&mut self.outbox.spare, spare, "spare copies");
             let place = (Reverse(urgency), place.1, id);
             order.place = Some(place);
             order.what.urgency = urgency;

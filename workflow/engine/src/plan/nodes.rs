@@ -2,8 +2,10 @@
 
 use super::nodeset::NodeSet;
 use super::timeline::Timeline;
+use crate::capacity::{Compute, Demand, Space};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{ItemId, Job, JobId, Machine, Mode, NodeKind};
 use tarn_types::units::{Bytes, Time};
@@ -23,21 +25,29 @@ pub(crate) enum Power {
     Lost,
 }
 
+/// A job that has a node or a part of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Guest {
+    pub(crate) job: JobId,
+    /// When it is expected to give it back.
+    pub(crate) until: Time,
+    /// What it took, and gives back.
+    pub(crate) share: Demand,
+}
+
 /// One node.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) island: u16,
     pub(crate) mode: Mode,
     pub(crate) power: Power,
-    pub(crate) cores: u32,
-    pub(crate) memory: u64,
-    pub(crate) gpus: u32,
-    /// Jobs that have it or a part of it, with when they are expected to give it back.
-    pub(crate) guests: Vec<(JobId, Time)>,
+    pub(crate) free: Compute,
+    /// Jobs that have it or a part of it.
+    pub(crate) guests: Vec<Guest>,
     /// Jobs that are to run here and bring their data already.
     pub(crate) planned: BTreeSet<JobId>,
-    /// Bytes of its tiers that are taken or promised.
-    pub(crate) used: u64,
+    /// Bytes of its tiers together.
+    pub(crate) space: Space,
     /// Items of which something lies here.
     pub(crate) held: BTreeSet<ItemId>,
     /// Since when nobody uses it.
@@ -92,14 +102,6 @@ pub(crate) struct Island {
     pub(crate) nodes: u32,
     /// By memory mode: 1LM, 2LM.
     pub(crate) classes: [Class; 2],
-}
-
-/// What a job takes from a node.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Share {
-    pub(crate) cores: u32,
-    pub(crate) memory: u64,
-    pub(crate) gpus: u32,
 }
 
 /// Nodes that a job has, as the timeline knows them: ends with their counts.
@@ -172,12 +174,14 @@ impl Nodes {
                 island,
                 mode: kind.mode,
                 power: Power::Up,
-                cores: kind.cores,
-                memory: memory_in(kind, kind.mode).unwrap_or(kind.memory),
-                gpus: kind.gpus,
+                free: Compute {
+                    cores: kind.cores,
+                    memory: memory_in(kind, kind.mode).unwrap_or(kind.memory),
+                    gpus: kind.gpus,
+                },
                 guests: Vec::new(),
                 planned: BTreeSet::new(),
-                used: 0,
+                space: Space::new(capacity_in(kind, kind.mode)),
                 held: BTreeSet::new(),
                 idle_since: 0,
                 changes: 0,
@@ -215,13 +219,23 @@ impl Nodes {
         &mut self.islands[island].classes[mode]
     }
 
+    /// What a node has when nobody is on it.
+    pub(crate) fn all_of(&self, id: NodeId) -> Compute {
+        let kind = self.kind(id);
+        Compute {
+            cores: kind.cores,
+            memory: memory_in(kind, self.node(id).mode).unwrap_or(0),
+            gpus: kind.gpus,
+        }
+    }
+
     /// Space of a node's tiers.
     pub(crate) fn capacity(&self, id: NodeId) -> u64 {
-        capacity_in(self.kind(id), self.node(id).mode)
+        self.node(id).space.capacity()
     }
 
     pub(crate) fn free_space(&self, id: NodeId) -> u64 {
-        self.capacity(id).saturating_sub(self.node(id).used)
+        self.node(id).space.free()
     }
 
     /// Whether nodes of an island in a mode are what a job asks for.
@@ -282,16 +296,16 @@ impl Nodes {
     }
 
     /// What a job takes from a node.
-    pub(crate) fn share(&self, job: &Job, id: NodeId) -> Share {
+    pub(crate) fn share(&self, job: &Job, id: NodeId) -> Demand {
         let kind = self.kind(id);
         let node = self.node(id);
         match job.cores {
-            0 => Share {
+            0 => Demand {
                 cores: kind.cores,
                 memory: memory_in(kind, node.mode).unwrap_or(0),
                 gpus: kind.gpus,
             },
-            cores => Share {
+            cores => Demand {
                 cores,
                 memory: job.memory,
                 gpus: job.gpus,
@@ -305,8 +319,7 @@ impl Nodes {
         if node.power != Power::Up || !self.suits(job, usize::from(node.island), node.mode) {
             return false;
         }
-        let share = self.share(job, id);
-        node.cores >= share.cores && node.memory >= share.memory && node.gpus >= share.gpus
+        node.free.holds(self.share(job, id), 1)
     }
 
     /// A job gets nodes. `ends`: when they are expected to be free again, with how many of them; together all.
@@ -316,10 +329,12 @@ impl Nodes {
             let share = self.share(job, *n);
             self.unlist(*n);
             let node = self.node_mut(*n);
-            node.cores = node.cores.saturating_sub(share.cores);
-            node.memory = node.memory.saturating_sub(share.memory);
-            node.gpus = node.gpus.saturating_sub(share.gpus);
-            node.guests.push((id, until));
+            node.free.take(share);
+            node.guests.push(Guest {
+                job: id,
+                until,
+                share,
+            });
             self.list(*n, job.cores > 0);
         }
         if let (0, Some(first)) = (job.cores, nodes.first()) {
@@ -343,16 +358,17 @@ impl Nodes {
             }
         }
         for n in nodes {
-            let share = self.share(job, *n);
             // A whole-node job's nodes are in no list.
             if job.cores > 0 {
                 self.unlist(*n);
             }
             let node = self.node_mut(*n);
-            node.guests.retain(|(g, _)| *g != id);
-            node.cores += share.cores;
-            node.memory += share.memory;
-            node.gpus += share.gpus;
+            let guest = node.guests.iter().position(|g| g.job == id);
+            debug_assert!(guest.is_some(), "job {id} gives {n} back, which it has not");
+            if let Some(guest) = guest {
+                let share = node.guests.remove(guest).share;
+                node.free.give(share);
+            }
             node.idle_since = now;
             let single = !node.guests.is_empty();
             self.list(*n, single);
@@ -363,7 +379,7 @@ impl Nodes {
     fn unlist(&mut self, id: NodeId) {
         self.changes += 1;
         let node = self.node(id);
-        let (cores, until, idle) = (node.cores, until(node), node.guests.is_empty());
+        let (cores, until, idle) = (node.free.cores, until(node), node.guests.is_empty());
         let class = self.class_mut(id);
         if idle {
             class.idle.remove(id);
@@ -382,7 +398,7 @@ impl Nodes {
         if node.power != Power::Up {
             return;
         }
-        let (cores, until, idle) = (node.cores, until(node), node.guests.is_empty());
+        let (cores, until, idle) = (node.free.cores, until(node), node.guests.is_empty());
         let class = self.class_mut(id);
         if idle {
             class.idle.insert(id);
@@ -398,7 +414,7 @@ impl Nodes {
     /// Puts a node that is in a list into the one of those on which nothing is planned, or takes it out of that.
     fn open_or_not(&mut self, id: NodeId) {
         let node = self.node(id);
-        let (cores, open) = (node.cores, node.planned.is_empty());
+        let (cores, open) = (node.free.cores, node.planned.is_empty());
         let class = self.class_mut(id);
         if !open {
             class.open.idle.remove(id);
@@ -429,12 +445,19 @@ impl Nodes {
         self.list(id, false);
     }
 
-    /// A node is in a mode now; nobody is on it.
+    /// A node is in a mode now. Nobody runs on it; a script of which other nodes are left may still have it.
     pub(crate) fn set_mode(&mut self, id: NodeId, mode: Mode) {
         self.unlist(id);
         let memory = memory_in(self.kind(id), mode).unwrap_or(0);
+        let capacity = capacity_in(self.kind(id), mode);
         let node = self.node_mut(id);
-        (node.mode, node.memory) = (mode, memory);
+        node.mode = mode;
+        node.space.set_capacity(capacity);
+        node.free.memory = memory;
+        for guest in &mut node.guests {
+            guest.share.memory = guest.share.memory.min(node.free.memory);
+            sub(&mut node.free.memory, guest.share.memory, "free memory");
+        }
         self.list(id, false);
     }
 
@@ -532,5 +555,5 @@ impl Nodes {
 
 /// When the last guest of a node is expected to have gone.
 pub(crate) fn until(node: &Node) -> Time {
-    node.guests.iter().map(|g| g.1).max().unwrap_or(0)
+    node.guests.iter().map(|g| g.until).max().unwrap_or(0)
 }

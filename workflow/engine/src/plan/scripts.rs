@@ -64,10 +64,11 @@ impl State {
         if let Some(state) = self.job_mut(id) {
             state.attached = false;
         }
-        let Some(first) = self.job_mut(root) else {
+        // A script that has given its nodes back counts nobody any more.
+        let Some(first) = self.job_mut(root).filter(|f| f.successors > 0) else {
             return;
         };
-        first.successors = first.successors.saturating_sub(1);
+        first.successors -= 1;
         if first.successors == 0 && first.stage == Stage::Handed {
             self.release(root);
             self.done(root);

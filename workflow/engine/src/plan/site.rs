@@ -2,7 +2,7 @@
 
 use super::data::Way;
 use super::life::HOLDS;
-use super::nodes::{MODES, Power};
+use super::nodes::{Guest, MODES, Power};
 use super::queue::{Fit, Waiting};
 use super::state::{Stage, State};
 use super::view::{Candidate, SchedulerView, Shadow};
@@ -150,7 +150,7 @@ impl State {
         let node = self.nodes.node(id);
         let all = self.nodes.kind(id).cores;
         ends.clear();
-        for (guest, _) in &node.guests {
+        for Guest { job: guest, .. } in &node.guests {
             if let Some(state) = self.job(*guest) {
                 let cores = match state.job.cores {
                     0 => all,
@@ -256,7 +256,7 @@ impl State {
     ) -> Candidate {
         let state = self.nodes.node(node);
         let (data_in, missing, io) = self.data_in(node, id, job, written);
-        let slots = (state.cores / job.cores.max(1)) as usize;
+        let slots = (state.free.cores / job.cores.max(1)) as usize;
         let waiting = state.planned.len();
         Candidate {
             node,
@@ -553,7 +553,7 @@ impl SchedulerView for State {
                 .node(*n)
                 .guests
                 .iter()
-                .map(|g| self.expected_end(g.0))
+                .map(|g| self.expected_end(g.job))
                 .max()
                 .unwrap_or(self.now),
         };
@@ -666,18 +666,21 @@ impl State {
     /// When a node has what a job asks for by the limits that jobs have, with one more guest if there is one.
     fn limit_free_at(&self, id: NodeId, job: &Job, guest: Option<(Time, &Job)>) -> Time {
         let node = self.nodes.node(id);
-        let wide = |job: &Job| {
-            let share = self.nodes.share(job, id);
-            [u64::from(share.cores), share.memory, u64::from(share.gpus)].map(i128::from)
+        let wide = |cores: u32, memory: u64, gpus: u32| {
+            [u64::from(cores), memory, u64::from(gpus)].map(i128::from)
         };
-        let want = wide(job);
-        let mut free = [u64::from(node.cores), node.memory, u64::from(node.gpus)].map(i128::from);
+        let takes = |job: &Job| {
+            let share = self.nodes.share(job, id);
+            wide(share.cores, share.memory, share.gpus)
+        };
+        let want = takes(job);
+        let mut free = wide(node.free.cores, node.free.memory, node.free.gpus);
         let guests = node.guests.iter();
         let mut ends: Vec<(Time, [i128; 3])> = guests
-            .filter_map(|(g, until)| Some((*until, wide(&self.job(*g)?.job))))
+            .filter_map(|g| Some((g.until, takes(&self.job(g.job)?.job))))
             .collect();
         if let Some((until, job)) = guest {
-            let takes = wide(job);
+            let takes = takes(job);
             (0..3).for_each(|i| free[i] -= takes[i]);
             ends.push((until, takes));
         }

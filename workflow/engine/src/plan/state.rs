@@ -60,7 +60,7 @@ pub(crate) struct JobState {
     /// Planned or allocated nodes.
     pub(crate) nodes: NodeList,
     /// Layouts that it reads: they stay.
-    pub(crate) pinned: Vec<(ItemId, NodeList, Spread)>,
+    pub(crate) pinned: Vec<Pin>,
     /// Moves that it waits for now, beside those that its program makes itself to read.
     pub(crate) moving: u32,
     /// Items that it reads outside by itself although its nodes have tiers: that is faster.
@@ -96,9 +96,20 @@ pub(crate) struct JobState {
     pub(crate) rank: Nanos,
 }
 
+/// A hold on a layout: given back once, and nothing where the layout is gone.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    pub(crate) item: ItemId,
+    pub(crate) layout: u64,
+}
+
 /// Where an item lies: a list of nodes and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
+    /// No other layout has or had it.
+    pub(crate) number: u64,
+    /// Bytes that it takes of each of its nodes.
+    pub(crate) each: u64,
     pub(crate) nodes: NodeList,
     /// Positions in `nodes` by node; `None` where these ascend.
     pub(crate) positions: Option<Arc<[(NodeId, usize)]>>,
@@ -165,6 +176,8 @@ pub(crate) struct State {
     pub(crate) flows: BTreeMap<FlowId, FlowState>,
     pub(crate) queue: Queue,
     pub(crate) outbox: Outbox,
+    /// Layouts that there have been.
+    pub(crate) layouts: u64,
     /// Moments at which jobs came so far, and the last of them.
     pub(crate) arrivals: (u64, Option<Time>),
     pub(crate) promise: Option<Promise>,
@@ -198,6 +211,7 @@ impl State {
             flows: BTreeMap::new(),
             queue: Queue::default(),
             outbox: Outbox::default(),
+            layouts: 0,
             arrivals: (0, None),
             promise: None,
             ordinary: BTreeSet::new(),

@@ -5,6 +5,7 @@ use super::queue::{Key, Waiting};
 use super::state::{FlowState, ItemState, JobState, Stage, State};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use tarn_types::account::sub;
 use tarn_types::policy::{DataMode, Order};
 use tarn_types::site::{FlowId, Item, ItemId, Job, JobId, SiteAction};
 use tarn_types::units::Nanos;
@@ -334,7 +335,7 @@ impl State {
         if let Some(flow) = state.job.flow
             && let Some(f) = self.flows.get_mut(&flow)
         {
-            f.left = f.left.saturating_sub(1);
+            sub(&mut f.left, 1, "jobs of a workflow");
         }
         self.settle(id);
     }

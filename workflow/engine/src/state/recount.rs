@@ -4,13 +4,13 @@ use super::State;
 use crate::data::ReplicaState;
 use std::collections::BTreeMap;
 use tarn_types::id::{NodeId, TierId, TierRef};
-use tarn_types::part::Place;
+use tarn_types::part::{PartRef, Place};
 
 /// Where there are more parts than this, they are not counted: it is done after each event.
 const MOST: usize = 256;
 
 impl State {
-    /// Counts the bytes of all replicas on nodes, and compares them with the ledger's.
+    /// Counts the bytes of all replicas on nodes, and who reads them, and compares that with the ledger and the pins.
     ///
     /// # Panics
     /// When they differ: one was counted twice, or is not counted any more.
@@ -18,6 +18,7 @@ impl State {
         if self.data.parts().nth(MOST).is_some() {
             return;
         }
+        self.check_pins();
         let mut counted: BTreeMap<TierRef, u64> = BTreeMap::new();
         for (_, part) in self.data.parts() {
             for (place, replica) in &part.replicas {
@@ -41,6 +42,26 @@ impl State {
                     let counted = counted.get(&spot).copied().unwrap_or(0);
                     assert_eq!(self.ledger.used(spot), counted, "bytes used of {spot:?}");
                 }
+            }
+        }
+    }
+
+    /// Counts who reads each replica.
+    fn check_pins(&self) {
+        let mut counted: BTreeMap<(PartRef, Place), u32> = BTreeMap::new();
+        for m in self.transfers.values().flat_map(|t| &t.transfer.parts) {
+            *counted.entry((m.part, m.from.clone())).or_default() += 1;
+        }
+        let running = self.steps.running.iter();
+        let placed = running.filter_map(|id| self.steps.instance(*id)?.placed());
+        for (part, spot) in placed.flat_map(|p| &p.pinned) {
+            *counted.entry((*part, Place::Node(*spot))).or_default() += 1;
+        }
+        for (name, part) in self.data.parts() {
+            for (place, replica) in &part.replicas {
+                let read = counted.get(&(name, place.clone())).copied().unwrap_or(0);
+                let pins = read + u32::from(replica.is_others);
+                assert_eq!(replica.pins, pins, "pins of {name} at {place:?}");
             }
         }
     }

@@ -4,7 +4,7 @@ use super::{Active, MAX_TRANSFER_FAILURES, State, node_of};
 use crate::data::{Replica, ReplicaState};
 use crate::failed::counts;
 use std::collections::BTreeMap;
-use tarn_types::account::sub;
+use tarn_types::account::{add, sub};
 use tarn_types::event::{Failure, FailureKind};
 use tarn_types::hash::Hash;
 use tarn_types::id::{DataId, TransferId};
@@ -22,7 +22,7 @@ impl State {
         let readers = self.orphan_reads();
         for m in &t.parts {
             if let Some(r) = self.data.replica_mut(m.part, &m.from) {
-                r.pins += 1;
+                add(&mut r.pins, 1, "pins of a replica");
             }
             let Some(part) = self.data.part_mut(m.part) else {
                 continue;

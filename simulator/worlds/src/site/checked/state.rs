@@ -6,6 +6,7 @@ use super::Broken;
 use super::promise::Promise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tarn_types::account::sub;
 use tarn_types::id::NodeId;
 use tarn_types::site::{
     FlowId, Input, Item, ItemId, Job, JobId, Machine, Mode, Move, MoveId, NodeKind, Nodes, Spread,
@@ -222,7 +223,7 @@ impl Account {
 
     pub(super) fn free(&mut self, node: NodeId, bytes: u64) {
         let taken = &mut self.nodes[node.at()].taken;
-        *taken = taken.saturating_sub(bytes);
+        sub(taken, bytes, "bytes of a node");
     }
 
     /// What a job writes lies so, where it writes to its tiers.
