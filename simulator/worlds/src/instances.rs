@@ -3,6 +3,7 @@
 use crate::simulation::{Due, Simulation, broken, failure, part_ref};
 use std::collections::BTreeMap;
 use tarn_ports::WorldError;
+use tarn_types::account::add;
 use tarn_types::action::Run;
 use tarn_types::event::{Ended, Event, FailureKind, Output, Undeclared, Usage};
 use tarn_types::hash::Hasher;
@@ -133,7 +134,7 @@ impl Simulation {
         }) {
             let used = nodes.entry(spot.node.at()).or_default();
             used.0 += u64::from(step.cores);
-            used.1 = used.1.saturating_add(step.memory);
+            add(&mut used.1, step.memory, "memory of a node");
             used.2 += u64::from(step.gpus);
         }
         let mut hosts: BTreeMap<u32, u64> = BTreeMap::new();

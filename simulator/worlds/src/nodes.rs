@@ -68,7 +68,7 @@ impl Simulation {
         for id in cut.map(|order| order.id).collect::<Vec<_>>() {
             self.network.abandon(&self.cluster, id);
             if let Some(moving) = self.moving.remove(&id) {
-                self.give_room_back(&moving.order);
+                self.give_space_back(&moving);
             }
             let failure = failure(
                 FailureKind::NodeLost,

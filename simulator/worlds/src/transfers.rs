@@ -4,6 +4,7 @@ use crate::network::{Finished, Leg, Limit, Resource};
 use crate::simulation::{Simulation, broken, failure};
 use std::collections::{BTreeMap, BTreeSet};
 use tarn_ports::WorldError;
+use tarn_types::account::add;
 use tarn_types::event::{Event, Failure, FailureKind};
 use tarn_types::hash::{Hash, Hasher};
 use tarn_types::id::{DataId, TransferId};
@@ -14,6 +15,8 @@ use tarn_types::units::Nanos;
 pub(crate) struct Moving {
     pub(crate) order: Transfer,
     bytes: u64,
+    /// Space that it took where it goes: given back as a whole where it fails.
+    space: u64,
     fails: Option<FailureKind>,
     /// Its bytes have moved, but for the last of what it follows, which are still on their way.
     moved: Option<Finished>,
@@ -55,7 +58,39 @@ impl Simulation {
             self.chain_broken(id);
             return Ok(());
         }
-        let (mut bytes, mut room) = (0u64, 0u64);
+        let (bytes, space) = self.sizes(order)?;
+        if let Place::Node(spot) = order.to
+            && !self.store.reserve(spot, space)
+        {
+            let failure = failure(
+                FailureKind::NoSpace,
+                format!("{id}: the tier is full, {space} bytes wanted"),
+            );
+            self.transfer_failed(id, failure, None);
+            return Ok(());
+        }
+        let (share, fails) = self.failure_of(order);
+        let flows = self.flows(order, share);
+        let limits = limits(order);
+        self.moving.insert(
+            id,
+            Moving {
+                order: order.clone(),
+                bytes,
+                space,
+                fails,
+                moved: None,
+            },
+        );
+        self.network
+            .submit(&self.cluster, id, order.priority, limits, flows);
+        Ok(())
+    }
+
+    /// The bytes that a transfer moves, and the space that it takes where it goes.
+    fn sizes(&self, order: &Transfer) -> Result<(u64, u64), WorldError> {
+        let id = order.id;
+        let (mut bytes, mut space) = (0u64, 0u64);
         for part in &order.parts {
             let Some(info) = self
                 .store
@@ -73,45 +108,30 @@ impl Simulation {
                     part.part, order.to
                 ));
             }
-            bytes = bytes.saturating_add(info.bytes);
-            room = room.saturating_add(self.store.wanted(part.part, &order.to));
+            add(&mut bytes, info.bytes, "bytes of a transfer");
+            let wanted = self.store.wanted(part.part, &order.to);
+            add(&mut space, wanted, "space of a transfer");
         }
-        if let Place::Node(spot) = order.to
-            && !self.store.reserve(spot, room)
-        {
-            let failure = failure(
-                FailureKind::NoSpace,
-                format!("{id}: the tier is full, {room} bytes wanted"),
-            );
-            self.transfer_failed(id, failure, None);
-            return Ok(());
-        }
+        Ok((bytes, space))
+    }
+
+    /// Whether a transfer fails: after which share of its bytes, and how.
+    fn failure_of(&self, order: &Transfer) -> (Option<f64>, Option<FailureKind>) {
         let bad_link = order.parts.iter().find_map(|m| match (&m.from, &order.to) {
             (Place::Node(a), Place::Node(b)) if a.node != b.node => {
                 self.faults.link(self.now, a.node, b.node)
             }
             _ => None,
         });
-        let fails = bad_link.or_else(|| self.faults.transfer(self.now, id));
-        let flows = self.flows(order, fails);
-        let limits = limits(order);
-        self.moving.insert(
-            id,
-            Moving {
-                order: order.clone(),
-                bytes,
-                fails: fails.map(|_| {
-                    match bad_link.is_none() && self.faults.damage(self.now, id) {
-                        true => FailureKind::Corrupt,
-                        false => FailureKind::Io,
-                    }
-                }),
-                moved: None,
-            },
-        );
-        self.network
-            .submit(&self.cluster, id, order.priority, limits, flows);
-        Ok(())
+        let share = bad_link.or_else(|| self.faults.transfer(self.now, order.id));
+        let kind =
+            share.map(
+                |_| match bad_link.is_none() && self.faults.damage(self.now, order.id) {
+                    true => FailureKind::Corrupt,
+                    false => FailureKind::Io,
+                },
+            );
+        (share, kind)
     }
 
     /// One flow for each place that is read; each waits for its files' latency, then moves its bytes, then reads
@@ -147,7 +167,6 @@ impl Simulation {
         }
     }
 
-    /// Whether something that it reads is neither there nor on its way.
     /// Whether a part is not where it is read from, and not on its way there.
     pub(crate) fn has_no_source(&self, part: &PartMove) -> bool {
         !self.store.holds(part.part, &part.from) && !self.arrives(part.part, &part.from)
@@ -190,7 +209,7 @@ impl Simulation {
         if let Some(id) = next {
             self.network.abandon(&self.cluster, id);
             if let Some(moving) = self.moving.remove(&id) {
-                self.give_room_back(&moving.order);
+                self.give_space_back(&moving);
             }
             self.chain_broken(id);
             return self.look_at_followers();
@@ -224,7 +243,7 @@ impl Simulation {
 
     fn over(&mut self, moving: Moving, done: &Finished) {
         if let Some(kind) = moving.fails {
-            self.give_room_back(&moving.order);
+            self.give_space_back(&moving);
             let failure = failure(
                 kind,
                 format!("{}: failed as the fault plan wants it", done.id),
@@ -270,14 +289,10 @@ impl Simulation {
         h.number(info.map_or(0, |i| i.bytes)).finish()
     }
 
-    pub(crate) fn give_room_back(&mut self, order: &Transfer) {
-        let room = order
-            .parts
-            .iter()
-            .map(|p| self.store.wanted(p.part, &order.to))
-            .sum();
-        if let Place::Node(spot) = order.to {
-            self.store.release(spot, room);
+    /// Gives the space back that a transfer took and does not fill.
+    pub(crate) fn give_space_back(&mut self, moving: &Moving) {
+        if let Place::Node(spot) = moving.order.to {
+            self.store.release(spot, moving.space);
         }
     }
 
@@ -286,7 +301,7 @@ impl Simulation {
         let Some(moving) = self.moving.remove(&id) else {
             return;
         };
-        self.give_room_back(&moving.order);
+        self.give_space_back(&moving);
         let failure = failure(FailureKind::Cancelled, format!("{id} was abandoned"));
         self.transfer_failed(id, failure, None);
         self.look_at_followers();
