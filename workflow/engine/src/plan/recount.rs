@@ -96,3 +96,101 @@ impl State {
         }
     }
 }
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::State;
+    use std::sync::Arc;
+    use tarn_types::id::NodeId;
+    use tarn_types::policy::{Order, Policy};
+    use tarn_types::site::{
+        Island, Item, ItemId, Machine, Mode, NodeKind, Nodes, Power, Rates, Spread, Store, TierKind,
+    };
+
+    const ITEM: ItemId = ItemId(0);
+
+    /// Two nodes, of which the first has an item of 10 bytes.
+    fn state() -> (State, Nodes) {
+        let kind = NodeKind {
+            sockets: 1,
+            cores: 4,
+            memory: 1 << 30,
+            gpus: 0,
+            tiers: vec![TierKind {
+                name: "nvme".into(),
+                capacity: 100,
+                rates: Rates::default(),
+                app_direct: false,
+            }],
+            link: Rates::default(),
+            mode: Mode::OneLevel,
+            mode_change: None,
+            power: Power::default(),
+            temperature: 20.0,
+        };
+        let machine = Machine {
+            name: "small".into(),
+            islands: vec![Island {
+                name: "n".into(),
+                nodes: 2,
+                kind,
+            }],
+            store: Store {
+                rates: Rates::default(),
+                client: Rates::default(),
+                saturates: 1,
+            },
+        };
+        let mut state = State::new(&machine, Policy::new(Order::Data, None));
+        let item = Item {
+            bytes: 10,
+            outside: true,
+            keep: false,
+        };
+        state.submitted(&[], &[(ITEM, item)]);
+        let nodes: Nodes = Arc::from([NodeId(0)]);
+        state.lay(ITEM, &nodes, Spread::Share, None);
+        state.check_accounts();
+        (state, nodes)
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes reserved: 20 cannot be taken from 0")]
+    fn space_that_is_given_back_twice_is_noticed() {
+        let (mut state, nodes) = state();
+        state.promise_space(&nodes, 20, true);
+        state.promise_space(&nodes, 20, false);
+        state.promise_space(&nodes, 20, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "pins of a layout: 1 cannot be taken from 0")]
+    fn a_pin_that_is_given_back_twice_is_noticed() {
+        let (mut state, nodes) = state();
+        let pin = state.pin(ITEM, &nodes, Spread::Share).expect("it is there");
+        state.unpin(&pin);
+        state.unpin(&pin);
+    }
+
+    #[test]
+    fn a_pin_of_a_layout_that_is_gone_frees_no_other() {
+        let (mut state, nodes) = state();
+        let old = state.pin(ITEM, &nodes, Spread::Share).expect("it is there");
+        state.unlay(ITEM, &nodes, Spread::Share);
+        state.lay(ITEM, &nodes, Spread::Share, None);
+        let new = state.pin(ITEM, &nodes, Spread::Share).expect("it is there");
+        state.unpin(&old);
+        let pins = state.item(ITEM).map(|i| i.layouts[0].pins);
+        assert_eq!(pins, Some(1));
+        state.unpin(&new);
+        state.check_accounts();
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes promised of")]
+    fn space_that_is_never_given_back_is_noticed() {
+        let (mut state, nodes) = state();
+        state.promise_space(&nodes, 20, true);
+        state.check_accounts();
+    }
+}
