@@ -29,7 +29,11 @@ impl State {
             };
             bytes += part.info.bytes;
             let stored = part.info.stored;
-            let pins = readers.get(&(m.part, t.to.clone())).copied().unwrap_or(0);
+            // What is renewed may be read meanwhile, by this transfer too.
+            let pins = match part.replicas.get(&t.to) {
+                Some(renewed) => renewed.pins,
+                None => readers.get(&(m.part, t.to.clone())).copied().unwrap_or(0),
+            };
             let replica = Replica {
                 state: part.coming(&t.to, t.id),
                 stored: if matches!(t.to, Place::Node(_)) {
