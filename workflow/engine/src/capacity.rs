@@ -106,7 +106,7 @@ impl Space {
     /// Bytes that have to go before so many more fit.
     pub(crate) fn lack(&self, bytes: u64) -> u64 {
         let wanted = self.taken() + u128::from(bytes);
-        let lack = wanted.checked_sub(u128::from(self.capacity)).unwrap_or(0);
+        let lack = wanted - wanted.min(u128::from(self.capacity));
         u64::try_from(lack).unwrap_or(u64::MAX)
     }
 
