@@ -4,8 +4,8 @@
 mod pending;
 
 use crate::exec_budget::Budget;
+use crate::fds::readable;
 use crate::protocol::{Answer, Channel, Request};
-use crate::runner::readable;
 use pending::{Pending, Read};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, openat};
 use rustix::io::Errno;

@@ -60,7 +60,7 @@ impl Guests {
     pub(crate) fn serve(&mut self) -> io::Result<()> {
         for guest in self.running.iter_mut().filter(|g| !g.left) {
             // A client sends nothing after its request: readable means gone.
-            if crate::runner::readable(&guest.client.socket)? {
+            if crate::fds::readable(&guest.client.socket)? {
                 guest.left = true;
                 let _ = rustix::process::kill_process_group(guest.pid, Signal::TERM);
             }

@@ -1,5 +1,6 @@
 //! Starting the helpers of a step and seeing them through: time limit, stop, end.
 
+use crate::fds::{reached, readable};
 use crate::protocol::{Channel, End, HELPER_ARGUMENT, Isolation, Order, Report, Spec, Used};
 use crate::provider::ProviderAddress;
 use crate::store::warn;
@@ -8,7 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -267,11 +268,6 @@ impl Helper {
     }
 }
 
-/// What an open folder is called by this process.
-pub(crate) fn reached(folder: &OwnedFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
-}
-
 impl Helper {
     /// Whether the process has ended, or does so in this time.
     fn ends_within(&mut self, timeout: Duration) -> bool {
@@ -355,7 +351,7 @@ impl Launcher for Helper {
     fn said(&mut self) -> Option<Option<Report>> {
         loop {
             let waits = self.channel.has_message();
-            if !waits && !crate::runner::readable(&self.channel.socket).unwrap_or(true) {
+            if !waits && !readable(&self.channel.socket).unwrap_or(true) {
                 return None;
             }
             match self.channel.receive().ok().flatten() {

@@ -77,7 +77,70 @@ pub(crate) fn host_files(hostfile: &Path) -> [(&'static str, OsString); 2] {
 
 /// Adds what launchers need. What a user has set of how ranks are placed and bound, and of networks, stays.
 pub(crate) fn add(env: &mut Env, shared: &Shared, run: &Run) {
-    let mut agent = OsString::from(&shared.helper);
+    set_start_by_exec(env, &shared.helper);
+    let is_multi_node = run.nodes.len() > 1;
+    let nodes = run.nodes.iter();
+    let hosts: BTreeSet<_> = nodes
+        .filter_map(|s| Some(shared.cluster.nodes.get(s.node.at())?.host))
+        .collect();
+    let mut wished = Vec::from(MAPPING);
+    if is_multi_node {
+        wished.extend(UNBOUND);
+    }
+    if is_multi_node && hosts.len() <= 1 {
+        wished.extend(ONE_MACHINE);
+    }
+    if rustix::process::geteuid().is_root() {
+        wished.extend(AS_ROOT);
+    }
+    for (name, value) in wished {
+        env.entry(name.into()).or_insert_with(|| value.into());
+    }
+    if is_multi_node {
+        let own = env.get(OsStr::new(INTEL_TOOLS)).cloned();
+        if let Some(tools) = intel_tools(&shared.helper, own) {
+            env.insert(INTEL_TOOLS.into(), tools);
+        }
+    }
+}
+
+/// How ranks are laid out, if the user does not say.
+const MAPPING: [(&str, &str); 3] = [
+    // Several nodes on one machine are not "oversubscribed" however few its cores are.
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    (
+        "PRTE_MCA_rmaps_default_mapping_policy",
+        "slot:oversubscribe",
+    ),
+    // Those of PMIx 5 that share memory by a file find it on the machine alone, where a job's tasks have a /tmp of their own.
+    ("PMIX_MCA_gds", "hash"),
+];
+/// Ranks of several nodes are bound to no cores.
+const UNBOUND: [(&str, &str); 2] = [
+    ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+    ("PRTE_MCA_hwloc_default_binding_policy", "none"),
+];
+/// Networks of a step whose nodes are all on one machine: the only network that surely is there. PRRTE never uses it. UCX chooses:
+/// since 1.19 it reaches nobody by this one alone.
+const ONE_MACHINE: [(&str, &str); 5] = [
+    ("OMPI_MCA_oob_tcp_if_include", "lo"),
+    ("OMPI_MCA_btl_tcp_if_include", "lo"),
+    ("HYDRA_IFACE", "lo"),
+    ("I_MPI_HYDRA_IFACE", "lo"),
+    // UCX takes ranks on one machine for neighbours, and looks for their process numbers: those of two nodes do not see each other's.
+    ("UCX_TLS", "tcp,self"),
+];
+/// What root must say to start programs at all.
+const AS_ROOT: [(&str, &str); 4] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("PRTE_ALLOW_RUN_AS_ROOT", "1"),
+    ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+];
+
+/// Sets what makes every launcher start its ranks by `tarn exec`, over whatever the user has set.
+fn set_start_by_exec(env: &mut Env, helper: &Path) {
+    let mut agent = OsString::from(helper);
     agent.push(" exec");
     let needed: [(&str, &OsStr); 18] = [
         // Open MPI 4, and PRRTE, which is mpirun of Open MPI 5 and later.
@@ -93,68 +156,18 @@ pub(crate) fn add(env: &mut Env, shared: &Shared, run: &Run) {
         ("PRTE_MCA_ras", "^slurm".as_ref()),
         // Hydra, which is mpiexec of MPICH, and that of Intel MPI.
         ("HYDRA_BOOTSTRAP", "rsh".as_ref()),
-        ("HYDRA_BOOTSTRAP_EXEC", shared.helper.as_os_str()),
+        ("HYDRA_BOOTSTRAP_EXEC", helper.as_os_str()),
         ("HYDRA_LAUNCHER_EXTRA_ARGS", "exec".as_ref()),
         ("HYDRA_RMK", "user".as_ref()),
         // Ranks have the environment of their node's daemon, which `tarn exec` has made: TARN_NODE is theirs.
         ("HYDRA_ENV", "none".as_ref()),
         ("I_MPI_HYDRA_BOOTSTRAP", "rsh".as_ref()),
-        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", shared.helper.as_os_str()),
+        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", helper.as_os_str()),
         ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", "exec".as_ref()),
         ("I_MPI_HYDRA_RMK", "user".as_ref()),
         ("I_MPI_HYDRA_BRANCH_COUNT", "0".as_ref()),
     ];
     env.extend(needed.map(|(name, value)| (name.into(), value.into())));
-    let mut wished = vec![
-        // Several nodes on one machine are not "oversubscribed" however few its cores are.
-        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
-        (
-            "PRTE_MCA_rmaps_default_mapping_policy",
-            "slot:oversubscribe",
-        ),
-        // Those of PMIx 5 that share memory by a file find it on the machine alone, where a job's tasks have a /tmp of their own.
-        ("PMIX_MCA_gds", "hash"),
-    ];
-    if run.nodes.len() > 1 {
-        wished.push(("OMPI_MCA_hwloc_base_binding_policy", "none"));
-        wished.push(("PRTE_MCA_hwloc_default_binding_policy", "none"));
-    }
-    let nodes = run.nodes.iter();
-    let hosts: BTreeSet<_> = nodes
-        .filter_map(|s| Some(shared.cluster.nodes.get(s.node.at())?.host))
-        .collect();
-    if run.nodes.len() > 1 && hosts.len() <= 1 {
-        // The only network that surely is there. PRRTE never uses it. UCX chooses: since 1.19 it reaches nobody by this one alone.
-        for name in [
-            "OMPI_MCA_oob_tcp_if_include",
-            "OMPI_MCA_btl_tcp_if_include",
-            "HYDRA_IFACE",
-            "I_MPI_HYDRA_IFACE",
-        ] {
-            wished.push((name, "lo"));
-        }
-        // UCX takes ranks on one machine for neighbours, and looks for their process numbers: those of two nodes do not see each other's.
-        wished.push(("UCX_TLS", "tcp,self"));
-    }
-    if rustix::process::geteuid().is_root() {
-        for name in [
-            "OMPI_ALLOW_RUN_AS_ROOT",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-            "PRTE_ALLOW_RUN_AS_ROOT",
-            "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-        ] {
-            wished.push((name, "1"));
-        }
-    }
-    for (name, value) in wished {
-        env.entry(name.into()).or_insert_with(|| value.into());
-    }
-    if run.nodes.len() > 1 {
-        let own = env.get(OsStr::new(INTEL_TOOLS)).cloned();
-        if let Some(tools) = intel_tools(&shared.helper, own) {
-            env.insert(INTEL_TOOLS.into(), tools);
-        }
-    }
 }
 
 /// Programs by which mpirun of Intel MPI starts ranks. It gives all of them the environment that it has itself, whatever their node's

@@ -19,6 +19,7 @@ pub mod exec;
 mod exec_budget;
 mod exec_listener;
 mod far;
+mod fds;
 mod follower;
 mod guests;
 mod here;

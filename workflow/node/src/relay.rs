@@ -9,12 +9,12 @@ use crate::envelope_queue::{EnvelopeQueue, ExecBox, ExecPost};
 use crate::exec_listener::{
     Arrived, ExecListener, REQUEST_TIMEOUT, keeps_to_the_view, refuse, socket_path,
 };
+use crate::fds::readable;
 use crate::guests::MAX_GUESTS;
 use crate::member::node_name;
 use crate::message::{Exec, Line};
 use crate::prepare::work_folder;
 use crate::protocol::{Answer, Channel, Request, line_of};
-use crate::runner::readable;
 use crate::shared::Shared;
 use crate::store::warn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,7 +1,7 @@
 //! The room of a step that uses encrypted data: a file system in memory that only the step and tarn see. What is sealed on the
 //! tiers is opened into it before the command, and what the step makes is sealed out of it.
 
-use crate::launch::reached;
+use crate::fds::reached;
 use crate::prepare::Need;
 use crate::shared::Shared;
 use crate::store::{failure, stored_estimate};

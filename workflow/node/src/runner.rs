@@ -5,11 +5,12 @@
 //! and when it ends the kernel kills whatever is left. Without, there is one, which as a subreaper stays
 //! the ancestor of everything that the step starts.
 
+use crate::fds::readable;
 use crate::guests::Guests;
 use crate::image::restore::{Imaging, Restored, Restoring, pipe_name};
 use crate::image::{Image, Plan, alone};
 use crate::log::Log;
-use crate::protocol::{Channel, End, Isolation, Order, Report, Spec, Used};
+use crate::protocol::{Bind, Channel, End, Isolation, Order, Report, Spec, Used};
 use crate::provider::gluster::Gluster;
 use crate::provider::{Provider, ProviderAddress, fill};
 use crate::store::warn;
@@ -67,7 +68,7 @@ fn run(mover: fn() -> Box<dyn Mover>) -> io::Result<()> {
     let mut control = Channel::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
     match control.receive()? {
         Some(Order::Prepare(spec)) => {
-            bind(&spec);
+            bind_to_cpus(&spec);
             match enter(spec.isolate, spec.images.as_ref()) {
                 Ok(Side::Outer(inner)) => wait_for(inner),
                 Ok(Side::Inner) => serve(control, &spec, mover),
@@ -108,7 +109,7 @@ fn with_room(
     control.send(&Report::Mounted)?;
     match control.receive()? {
         Some(Order::Prepare(spec)) => {
-            bind(&spec);
+            bind_to_cpus(&spec);
             serve(control, &spec, mover)
         }
         None => Ok(()),
@@ -116,7 +117,7 @@ fn with_room(
     }
 }
 
-fn bind(spec: &Spec) {
+fn bind_to_cpus(spec: &Spec) {
     if !spec.cpus.is_empty()
         && let Err(e) = crate::sockets::bind(&spec.cpus)
     {
@@ -215,8 +216,7 @@ fn serve(mut control: Channel, spec: &Spec, mover: fn() -> Box<dyn Mover>) -> io
     ended.and(served)
 }
 
-/// Mounts and names, inside the namespaces. Order matters: what is bound writable must be bound before the
-/// folder around it is locked, because a bind takes over the read-only flag of its source.
+/// Mounts and names, inside the namespaces.
 fn prepare(spec: &Spec) -> io::Result<Guests> {
     let guests = Guests::listen(spec)?;
     if spec.isolate == Isolation::Group {
@@ -233,51 +233,70 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
             explain(&what, &e)
         })?;
     }
-    let bind = |b: &crate::protocol::Bind| {
-        namespace::bind(&b.from, &b.to).map_err(|e| {
-            explain(
-                &format!(
-                    "{} cannot be mounted at {}",
-                    b.from.display(),
-                    b.to.display()
-                ),
-                &e,
-            )
-        })
-    };
-    let of_room = |b: &&crate::protocol::Bind| {
-        let room = spec.room.as_ref();
-        room.is_some_and(|room| b.from.starts_with(room))
-    };
-    if let Some(room) = &spec.room {
-        for b in spec.binds.iter().filter(of_room) {
-            bind(b)?;
-            if !b.writable {
-                let locked = namespace::read_only(&b.to);
-                let what = format!("{} cannot be made read-only", b.to.display());
-                locked.map_err(|e| explain(&what, &e))?;
-            }
-        }
-        // All of it at once would be writable there.
-        namespace::unmount(room).map_err(|e| {
-            let what = format!("{} cannot be taken away", room.display());
-            explain(&what, &e)
-        })?;
+    bind_folders(spec)?;
+    mount_own_proc(spec)?;
+    // Last: what was mounted before is shown again with the folders that it lies in.
+    tmp::begin(spec.tmp.as_ref())?;
+    Ok(guests)
+}
+
+/// Binds the step's folders. Order matters: a bind takes over the read-only flag of its source, so what is bound writable is bound
+/// before the folder around it is locked.
+fn bind_folders(spec: &Spec) -> io::Result<()> {
+    let memory = spec.room.as_deref();
+    let is_in_memory = |b: &&Bind| memory.is_some_and(|memory| b.from.starts_with(memory));
+    let (in_memory, others): (Vec<&Bind>, Vec<&Bind>) = spec.binds.iter().partition(is_in_memory);
+    if let Some(memory) = memory {
+        bind_memory(memory, &in_memory)?;
     }
-    let others = || spec.binds.iter().filter(|b| !of_room(b));
-    others().filter(|b| b.writable).try_for_each(bind)?;
+    let (writable, read_only): (Vec<&Bind>, Vec<&Bind>) =
+        others.into_iter().partition(|b| b.writable);
+    writable.into_iter().try_for_each(bind_folder)?;
     for folder in &spec.locked {
-        namespace::bind(folder, folder)
-            .and_then(|()| namespace::read_only(folder))
-            .map_err(|e| {
-                explain(
-                    &format!("{} cannot be made read-only", folder.display()),
-                    &e,
-                )
-            })?;
+        let bound = namespace::bind(folder, folder);
+        bound.map_err(|e| not_read_only(folder, &e))?;
+        make_read_only(folder)?;
     }
-    others().filter(|b| !b.writable).try_for_each(bind)?;
-    // Containers that mask parts of /proc forbid this; the old /proc is then still right for other processes.
+    read_only.into_iter().try_for_each(bind_folder)
+}
+
+/// Binds folders of the memory that only this step has, and unmounts the rest of it: all of it at once would be writable there.
+fn bind_memory(memory: &Path, binds: &[&Bind]) -> io::Result<()> {
+    for b in binds {
+        bind_folder(b)?;
+        if !b.writable {
+            make_read_only(&b.to)?;
+        }
+    }
+    namespace::unmount(memory).map_err(|e| {
+        let what = format!("{} cannot be taken away", memory.display());
+        explain(&what, &e)
+    })
+}
+
+fn bind_folder(b: &Bind) -> io::Result<()> {
+    namespace::bind(&b.from, &b.to).map_err(|e| {
+        let what = format!(
+            "{} cannot be mounted at {}",
+            b.from.display(),
+            b.to.display()
+        );
+        explain(&what, &e)
+    })
+}
+
+fn make_read_only(folder: &Path) -> io::Result<()> {
+    namespace::read_only(folder).map_err(|e| not_read_only(folder, &e))
+}
+
+fn not_read_only(folder: &Path, error: &io::Error) -> io::Error {
+    let what = format!("{} cannot be made read-only", folder.display());
+    explain(&what, error)
+}
+
+/// Mounts a `/proc` of the step's own. Containers that mask parts of `/proc` forbid this; the old one is then still right for other
+/// processes, so that only a step that needs its own fails.
+fn mount_own_proc(spec: &Spec) -> io::Result<()> {
     let own = namespace::mount_proc();
     if spec.shared.is_some() {
         // By it the file system's processes are told from the step's.
@@ -285,9 +304,7 @@ fn prepare(spec: &Spec) -> io::Result<Guests> {
     } else if spec.images.is_some() {
         own.map_err(|e| explain("images of a step's processes need a private /proc", &e))?;
     }
-    // Last: what was mounted before is shown again with the folders that it lies in.
-    tmp::begin(spec)?;
-    Ok(guests)
+    Ok(())
 }
 
 struct Helper<'a> {
@@ -647,16 +664,6 @@ fn no_children_is_none<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::CHILD.raw_os_error()) => Ok(None),
         other => other,
     }
-}
-
-/// Whether reading would not block (there is something, or the end).
-pub(crate) fn readable(fd: impl AsFd) -> io::Result<bool> {
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let n = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now))?;
-    Ok(n > 0)
 }
 
 fn nanos(since: Instant) -> u64 {

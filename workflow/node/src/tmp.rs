@@ -1,8 +1,7 @@
 //! The folders that all programs of a machine share by name, `/tmp`, `/var/tmp` and `/dev/shm`: a step has its own. docs/internals/local-world.md, "Folders of
 //! everybody".
 
-use crate::launch::reached;
-use crate::protocol::Spec;
+use crate::fds::reached;
 use rustix::fs::{CWD, Mode, OFlags, openat, statvfs};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -108,7 +107,7 @@ impl Own {
     }
 
     /// Puts them in the place of those of everybody, in the mount namespace of the step.
-    fn begin(&self) -> io::Result<()> {
+    fn mount(&self) -> io::Result<()> {
         let hidden = self.folders.iter().map(|(_, at)| at);
         let hidden: Vec<&PathBuf> = hidden.chain(&self.memory).collect();
         let is_hidden = |path: &&PathBuf| hidden.iter().any(|at| path.starts_with(at));
@@ -217,12 +216,12 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with('/') && is_below(Path::new(word)))
 }
 
-/// Puts what the step has for itself in its place.
-pub(crate) fn begin(spec: &Spec) -> io::Result<()> {
-    let Some(own) = &spec.tmp else {
+/// Mounts the step's own folders, if it has some, in the place of those of everybody.
+pub(crate) fn begin(own: Option<&Own>) -> io::Result<()> {
+    let Some(own) = own else {
         return Ok(());
     };
-    own.begin().map_err(|e| {
+    own.mount().map_err(|e| {
         let why = format!(
             "the step cannot have a private /tmp ({e}); `tmp = \"shared\"` in the workflow file lets it use that of the machine"
         );

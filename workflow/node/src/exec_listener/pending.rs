@@ -2,8 +2,8 @@
 
 use super::{BACK_OFF, REQUEST_TIMEOUT};
 use crate::exec_budget::{Budget, Lease, Pool};
+use crate::fds::readable;
 use crate::protocol::{Channel, MAX_MESSAGE, Request};
-use crate::runner::readable;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The two ends of a stream that is carried over: where it is read, and where it is written.
 
-use crate::runner::readable;
+use crate::fds::readable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::fs::File;
