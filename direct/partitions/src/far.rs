@@ -1,6 +1,6 @@
 //! A partition of another node: each queue pair has a stream of its own to it.
 
-use crate::folder::refused;
+use crate::error::refused;
 use crate::here::{read_only, taken};
 use crate::name::InSpace;
 use crate::queue::of_parent;

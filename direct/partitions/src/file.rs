@@ -1,6 +1,6 @@
 //! The file of a partition.
 
-use crate::folder::{Folder, code, file_of, refused};
+use crate::error::{code, refused};
 use crate::{Code, Refusal};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tarn_media::{Units, Using, clear_slots, reserve, unit_of};
 use tarn_ports::MediumError;
@@ -17,6 +17,8 @@ use tarn_queue::header::{DATA, HEAD, Header, MAX_SIZE, MAX_UNIT, MIN_UNIT, PAGE,
 use tarn_sys::lock::hold_alone;
 use tarn_types::grant::{Grant, MAX_GRANTS};
 
+/// What a partition's file is called behind its name.
+pub const SUFFIX: &str = ".partition";
 /// The byte of the file whose lock is the header's: who changes it has that, or has the partition alone.
 const HEADER: Range<u64> = 0..1;
 /// How long that is waited for: it is held for as long as room takes to be had.
@@ -25,6 +27,27 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const RESIZING: Duration = Duration::from_secs(1);
 /// Between two looks at it.
 const BETWEEN: Duration = Duration::from_millis(1);
+
+/// Where a partition is stored: an open folder and the name in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Location<'a> {
+    pub(crate) folder: &'a OwnedFd,
+    /// The folder's path, for messages.
+    pub(crate) path: &'a Path,
+    pub(crate) name: &'a str,
+}
+
+impl Location<'_> {
+    /// The file's name in its folder.
+    fn file_name(&self) -> String {
+        format!("{}{SUFFIX}", self.name)
+    }
+
+    /// The file, for messages.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.path.join(self.file_name())
+    }
+}
 
 /// Who else has a partition open while this is done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,55 +69,50 @@ pub(crate) struct New<'a> {
     pub(crate) first: &'a [u8],
 }
 
+impl New<'_> {
+    /// Refuses what no partition of this size can be.
+    fn check(&self, size: u64) -> Result<(), Refusal> {
+        let text = if self.unit.is_some_and(|unit| unit != 0 && !is_unit(unit)) {
+            format!(
+                "a unit is a power of two of {MIN_UNIT} to {MAX_UNIT} bytes, or 0 where the partition is to be mapped"
+            )
+        } else {
+            whole(size, 0)?;
+            if self.grants.len() > MAX_GRANTS {
+                format!("an access list has at most {MAX_GRANTS} lines")
+            } else if self.first.len() as u64 > size {
+                format!("{} bytes are more than {size}", self.first.len())
+            } else {
+                return Ok(());
+            }
+        };
+        Err(Refusal::new(Code::Invalid, text))
+    }
+}
+
 /// Makes a partition. It has its name once it is whole.
-pub(crate) fn make(
-    folder: &Folder,
-    name: &str,
-    size: u64,
-    owner: u32,
-    how: New<'_>,
-) -> Result<(), Refusal> {
-    let New {
-        unit,
-        grants,
-        first,
-    } = how;
-    if unit.is_some_and(|unit| unit != 0 && !is_unit(unit)) {
-        let text = format!(
-            "a unit is a power of two of {MIN_UNIT} to {MAX_UNIT} bytes, or 0 where the partition is to be mapped"
-        );
-        return Err(Refusal::new(Code::Invalid, text));
-    }
-    whole(size, 0)?;
-    if grants.len() > MAX_GRANTS {
-        let text = format!("an access list has at most {MAX_GRANTS} lines");
-        return Err(Refusal::new(Code::Invalid, text));
-    }
-    if first.len() as u64 > size {
-        let text = format!("{} bytes are more than {size}", first.len());
-        return Err(Refusal::new(Code::Invalid, text));
-    }
-    let path = folder.path_of(name);
-    let taken = || {
-        let text = format!(
-            "{} is there already: delete it first, or take another name",
-            path.display()
-        );
-        Refusal::new(Code::Exists, text)
-    };
-    // Before its room is taken for nothing.
+pub(crate) fn make(at: &Location<'_>, size: u64, owner: u32, how: New<'_>) -> Result<(), Refusal> {
+    how.check(size)?;
+    let path = at.file();
+    // Before its space is reserved for nothing.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    if openat(&folder.fd, file_of(name), flags, Mode::empty()).is_ok() {
-        return Err(taken());
+    if openat(at.folder, at.file_name(), flags, Mode::empty()).is_ok() {
+        return Err(exists(&path));
     }
     // Without a name: what a killed program was making is gone with it.
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let file = openat(&folder.fd, ".", flags, Mode::RUSR | Mode::WUSR);
-    let file = file.map_err(refused("make a partition in", folder.path()))?;
-    ftruncate(&file, DATA).map_err(refused("make", &path))?;
-    let unit = match unit {
+    let file = openat(at.folder, ".", flags, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(refused("make a partition in", at.path))?;
+    fill(&file, &path, size, owner, how)?;
+    publish(&file, at)
+}
+
+/// Reserves the space of a new partition, and writes what it begins with.
+fn fill(file: &OwnedFd, path: &Path, size: u64, owner: u32, how: New<'_>) -> Result<(), Refusal> {
+    ftruncate(file, DATA).map_err(refused("make", path))?;
+    let unit = match how.unit {
         Some(0) => 0,
-        asked => unit_of(&file, &path, asked).map_err(unusable)?,
+        wanted => unit_of(file, path, wanted).map_err(unusable)?,
     };
     let size = whole(size, unit)?;
     // Slots are before the data.
@@ -102,41 +120,54 @@ pub(crate) fn make(
         0 => DATA,
         _ => 0,
     };
-    reserve(&file, from, DATA + size).map_err(refused("reserve the space of", &path))?;
+    reserve(file, from, DATA + size).map_err(refused("reserve the space of", path))?;
     if unit > 0 {
-        clear_slots(&file, &path).map_err(unusable)?;
+        clear_slots(file, path).map_err(unusable)?;
     }
     // The header's sync is this one's, too.
-    write_all(&file, first, DATA).map_err(refused("write", &path))?;
+    write_all(file, how.first, DATA).map_err(refused("write", path))?;
     let mut identity = [0; 16];
     rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
-        .map_err(refused("name", &path))?;
+        .map_err(refused("name", path))?;
     let header = Header {
         identity: u128::from_le_bytes(identity),
         number: 0,
         size,
         unit,
         owner,
-        grants,
+        grants: how.grants,
     };
-    write(&file, &header, &path)?;
-    let unnamed = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&file));
+    write(file, &header, path).map(drop)
+}
+
+/// Gives a whole partition its name, durably.
+fn publish(file: &OwnedFd, at: &Location<'_>) -> Result<(), Refusal> {
+    let path = at.file();
+    let unnamed = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(file));
     let named = linkat(
         rustix::fs::CWD,
         unnamed,
-        &folder.fd,
-        file_of(name),
+        at.folder,
+        at.file_name(),
         AtFlags::SYMLINK_FOLLOW,
     );
     named.map_err(|e| match e {
-        Errno::EXIST => taken(),
+        Errno::EXIST => exists(&path),
         e => refused("name", &path)(e),
     })?;
-    fsync(&folder.fd).map_err(|e| {
+    fsync(at.folder).map_err(|e| {
         // It was not made, so that it can be made again.
-        let _ = unlinkat(&folder.fd, file_of(name), AtFlags::empty());
-        refused("sync", folder.path())(e)
+        let _ = unlinkat(at.folder, at.file_name(), AtFlags::empty());
+        refused("sync", at.path)(e)
     })
+}
+
+fn exists(path: &Path) -> Refusal {
+    let text = format!(
+        "{} is there already: delete it first, or take another name",
+        path.display()
+    );
+    Refusal::new(Code::Exists, text)
 }
 
 /// Bytes of a partition, up to whole pages and units.
@@ -152,18 +183,17 @@ fn whole(size: u64, unit: u32) -> Result<u64, Refusal> {
 
 /// Opens a partition that is there, and holds its lock, if it is to, for as long as the file is open.
 pub(crate) fn open(
-    folder: &Folder,
-    name: &str,
+    at: &Location<'_>,
     writable: bool,
     others: Others,
 ) -> Result<(OwnedFd, Header), Refusal> {
-    let path = folder.path_of(name);
+    let path = at.file();
     let access = match writable {
         true => OFlags::RDWR,
         false => OFlags::RDONLY,
     };
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat(&folder.fd, file_of(name), flags, Mode::empty());
+    let file = openat(at.folder, at.file_name(), flags, Mode::empty());
     let file = file.map_err(refused("open", &path))?;
     let lock = match others {
         Others::Unasked => None,
@@ -320,15 +350,15 @@ fn write(file: &OwnedFd, header: &Header, path: &Path) -> Result<Header, Refusal
 }
 
 /// Takes the name away. Nobody else has it open.
-pub(crate) fn delete(folder: &Folder, name: &str) -> Result<(), Refusal> {
-    let path = folder.path_of(name);
+pub(crate) fn delete(at: &Location<'_>) -> Result<(), Refusal> {
+    let path = at.file();
     // A damaged one can be deleted too, if it is one that nobody has.
-    match open(folder, name, false, Others::None) {
+    match open(at, false, Others::None) {
         Ok(_) => {}
         Err(why) if why.code == Code::Corrupt => {}
         Err(why) => return Err(why),
     }
-    let unlinked = unlinkat(&folder.fd, file_of(name), AtFlags::empty());
+    let unlinked = unlinkat(at.folder, at.file_name(), AtFlags::empty());
     unlinked.map_err(refused("delete", &path))?;
-    fsync(&folder.fd).map_err(refused("sync", folder.path()))
+    fsync(at.folder).map_err(refused("sync", at.path))
 }

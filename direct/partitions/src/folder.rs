@@ -1,16 +1,15 @@
 //! Folders of partitions, and the names in them.
 
-use crate::file::{self, New, Others};
+use crate::error::refused;
+use crate::file::{self, Location, New, Others, SUFFIX};
 use crate::{Code, Info, Refusal};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, open};
-use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use tarn_queue::header::Header;
 use tarn_types::grant::Grant;
 
-/// What a partition's file is called behind its name.
-pub const SUFFIX: &str = ".partition";
 /// Bytes of a name; with the suffix it is one of a file.
 const MAX_NAME: usize = 200;
 /// Names of a folder that are looked at.
@@ -56,7 +55,7 @@ impl Folder {
             grants,
             first: &[],
         };
-        file::make(self, sound(name)?, size, owner, how)
+        file::make(&self.location(sound(name)?), size, owner, how)
     }
 
     /// Makes a partition that begins with these bytes once it has its name; it is its user's alone, and used as its medium is.
@@ -75,7 +74,7 @@ impl Folder {
             grants: Vec::new(),
             first,
         };
-        file::make(self, sound(name)?, size, owner, how)
+        file::make(&self.location(sound(name)?), size, owner, how)
     }
 
     /// Takes a partition away.
@@ -83,7 +82,7 @@ impl Folder {
     /// # Errors
     /// `BUSY` while anybody has it open, `NOTFOUND`.
     pub fn delete(&self, name: &str) -> Result<(), Refusal> {
-        file::delete(self, sound(name)?)
+        file::delete(&self.location(sound(name)?))
     }
 
     /// Gives a partition that nobody has open another size; what it holds stays, as far as there is room.
@@ -92,7 +91,7 @@ impl Folder {
     /// `BUSY` while anybody has it open, `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn resize(&self, name: &str, size: u64) -> Result<(), Refusal> {
         let name = sound(name)?;
-        let (file, header) = file::open(self, name, true, Others::None)?;
+        let (file, header) = self.open_file(name, true, Others::None)?;
         let path = self.path_of(name);
         if header.unit > 0 {
             // What a loss of power has left must not come to units that are made later.
@@ -108,7 +107,7 @@ impl Folder {
     /// `NOTFOUND`, `NOSPACE`: it is as it was.
     pub fn grow(&self, name: &str, size: u64) -> Result<u64, Refusal> {
         let name = sound(name)?;
-        let (file, _) = file::open(self, name, true, Others::Allowed)?;
+        let (file, _) = self.open_file(name, true, Others::Allowed)?;
         file::grow(&file, size, &self.path_of(name))
     }
 
@@ -118,7 +117,7 @@ impl Folder {
     /// `NOTFOUND`, `DENIED`, `BUSY` while it is deleted or made smaller, `CORRUPT` where its header is damaged.
     pub fn lend(&self, name: &str, writable: bool) -> Result<(OwnedFd, Info), Refusal> {
         let name = sound(name)?;
-        let (file, header) = file::open(self, name, writable, Others::Allowed)?;
+        let (file, header) = self.open_file(name, writable, Others::Allowed)?;
         Ok((file, Info::of(name, &header)))
     }
 
@@ -128,7 +127,7 @@ impl Folder {
     /// `NOTFOUND`, `DENIED`, `CORRUPT` where its header is damaged.
     pub fn look(&self, name: &str) -> Result<Info, Refusal> {
         let name = sound(name)?;
-        let (_, header) = file::open(self, name, false, Others::Unasked)?;
+        let (_, header) = self.open_file(name, false, Others::Unasked)?;
         Ok(Info::of(name, &header))
     }
 
@@ -161,14 +160,28 @@ impl Folder {
         Ok(found)
     }
 
-    /// Its path, for messages.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// Where the partition of this name is stored.
+    fn location<'a>(&'a self, name: &'a str) -> Location<'a> {
+        Location {
+            folder: &self.fd,
+            path: &self.path,
+            name,
+        }
     }
 
     /// A partition's file, for messages.
     pub(crate) fn path_of(&self, name: &str) -> PathBuf {
-        self.path.join(file_of(name))
+        self.location(name).file()
+    }
+
+    /// Opens a partition that is there, and holds its lock, if it is to, for as long as the file is open.
+    pub(crate) fn open_file(
+        &self,
+        name: &str,
+        writable: bool,
+        others: Others,
+    ) -> Result<(OwnedFd, Header), Refusal> {
+        file::open(&self.location(name), writable, others)
     }
 }
 
@@ -180,11 +193,6 @@ pub(crate) fn divide(path: &Path) -> Result<(Folder, &str), Refusal> {
         _ => Path::new("."),
     };
     Ok((Folder::open(folder)?, name))
-}
-
-/// The file's name in its folder.
-pub(crate) fn file_of(name: &str) -> String {
-    format!("{name}{SUFFIX}")
 }
 
 /// A name, if it is one.
@@ -213,31 +221,4 @@ fn is_sound(name: &str) -> bool {
     let length = 1..=MAX_NAME;
     let bad = |c: char| c.is_control() || c == '/';
     length.contains(&name.len()) && !name.starts_with('.') && !name.contains(bad)
-}
-
-/// What a refusal of the system is to the caller.
-pub(crate) fn refused<'p, E: Into<std::io::Error>>(
-    doing: &'static str,
-    path: &'p Path,
-) -> impl Fn(E) -> Refusal + 'p {
-    move |e| {
-        let e = e.into();
-        let text = format!("cannot {doing} {}: {e}", path.display());
-        Refusal::new(code(&e), text)
-    }
-}
-
-pub(crate) fn code(e: &std::io::Error) -> Code {
-    match e.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOENT | Errno::NOTDIR) => Code::NotFound,
-        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP) => Code::Denied,
-        Some(Errno::NOSPC | Errno::NOMEM) => Code::NoSpace,
-        Some(Errno::DQUOT) => Code::Quota,
-        Some(Errno::FBIG) => Code::Invalid,
-        Some(Errno::EXIST) => Code::Exists,
-        Some(Errno::BUSY) => Code::Busy,
-        Some(Errno::OPNOTSUPP) => Code::Unsupported,
-        None if e.kind() == std::io::ErrorKind::OutOfMemory => Code::NoSpace,
-        _ => Code::Io,
-    }
 }

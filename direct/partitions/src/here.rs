@@ -1,7 +1,8 @@
 //! A partition of this node.
 
+use crate::error::refused;
 use crate::file::{self, Others, unusable};
-use crate::folder::{Folder, divide, refused};
+use crate::folder::{Folder, divide};
 use crate::name::InSpace;
 use crate::store::Hands;
 use crate::{Code, Info, OpenOptions, Refusal};
@@ -51,7 +52,7 @@ impl HerePart {
     /// One of a folder.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Self, Refusal> {
         let (folder, name) = divide(path)?;
-        let (file, header) = file::open(&folder, name, options.writable, Others::Allowed)?;
+        let (file, header) = folder.open_file(name, options.writable, Others::Allowed)?;
         let path = folder.path_of(name);
         let home = Home::Folder(folder, name.to_owned());
         Self::map(file, header, home, path, options)

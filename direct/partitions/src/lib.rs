@@ -3,6 +3,7 @@
 //! A [`Partition`] is opened by its name. A [`Queue`] of a thread has regions of partitions and of memory, takes requests and tells their
 //! ends.
 
+mod error;
 mod far;
 mod file;
 mod folder;
@@ -15,7 +16,8 @@ mod queue;
 mod store;
 mod target;
 
-pub use folder::{Folder, SUFFIX};
+pub use file::SUFFIX;
+pub use folder::Folder;
 pub use lent::for_step;
 pub use partition::{Info, OpenOptions, Partition};
 pub use queue::Queue;

@@ -1,6 +1,7 @@
 //! What partitions are called: by a folder's path, or as their node's tarnd knows them.
 
-use crate::folder::{SUFFIX, sound};
+use crate::file::SUFFIX;
+use crate::folder::sound;
 use crate::{Code, Refusal};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

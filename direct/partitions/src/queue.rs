@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use crate::folder::refused;
+use crate::error::refused;
 use crate::store::Store;
 use crate::{Code, Partition, Refusal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
