@@ -50,12 +50,12 @@ pub(crate) struct Args {
     unchecked: bool,
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> anyhow::Result<f64> {
     let number = text.trim().trim_end_matches('%').trim_end().parse().ok();
     let number = number.filter(|n| SHARES.contains(n));
     number.map(|n: f64| n / 100.0).ok_or_else(|| {
         let (least, most) = (SHARES.start(), SHARES.end());
-        format!("a share in percent is expected, from {least} to {most}")
+        anyhow::anyhow!("a share in percent is expected, from {least} to {most}")
     })
 }
 
@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn shares_are_percent() {
-        assert_eq!(percent("50"), Ok(0.5));
-        assert_eq!(percent(" 12.5 %"), Ok(0.125));
+        assert_eq!(percent("50").unwrap(), 0.5);
+        assert_eq!(percent(" 12.5 %").unwrap(), 0.125);
         for wrong in ["0", "100", "NaN", "half", ""] {
             assert!(percent(wrong).is_err(), "{wrong}");
         }

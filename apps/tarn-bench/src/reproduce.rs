@@ -254,18 +254,34 @@ fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-fn about(folder: &Path, name: &str, signals: &Signals) -> Result<About, String> {
+/// Why an experiment has no results, as the page shows it.
+#[derive(Debug)]
+struct NotRun(String);
+
+impl NotRun {
+    fn interrupted() -> Self {
+        Self("interrupted".into())
+    }
+}
+
+impl std::fmt::Display for NotRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn about(folder: &Path, name: &str, signals: &Signals) -> Result<About, NotRun> {
     let program = folder.join(format!("{name}.py"));
-    let child = Child::start(&program, &["about".into()]).map_err(|e| format!("{e:#}"))?;
+    let child = Child::start(&program, &["about".into()]).map_err(|e| NotRun(format!("{e:#}")))?;
     match child.wait(ABOUT, signals) {
         Ended::Said(text) => serde_json::from_slice(&text).map_err(|e| {
-            format!(
+            NotRun(format!(
                 "the description of {} cannot be read: {e}",
                 program.display()
-            )
+            ))
         }),
-        Ended::Failed(why) => Err(why),
-        Ended::Interrupted => Err("interrupted".into()),
+        Ended::Failed(why) => Err(NotRun(why)),
+        Ended::Interrupted => Err(NotRun::interrupted()),
     }
 }
 
@@ -313,7 +329,7 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
                 schema: evidence::SCHEMA,
                 experiment: name.to_owned(),
                 title: name.to_owned(),
-                not_run: Some(why),
+                not_run: Some(why.0),
                 ..Experiment::default()
             });
         }
@@ -323,7 +339,7 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
         false => about.minutes.full,
     };
     let minutes = (minutes * TIMEOUT).clamp(1.0, MAX_MINUTES);
-    let not_run = |why: String| Experiment {
+    let not_run = |NotRun(why): NotRun| Experiment {
         seconds: began.elapsed().as_secs_f64(),
         not_run: Some(why),
         ..about.results(name)
@@ -344,9 +360,9 @@ fn one(folder: &Path, name: &str, args: &Args, signals: &Signals) -> CliResult<E
         Err(e) => Ended::Failed(format!("{e:#}")),
     };
     let found = match ended {
-        Ended::Said(text) => Experiment::parse(&text).map_err(|e| e.to_string()),
-        Ended::Failed(why) => Err(why),
-        Ended::Interrupted => Err("interrupted".into()),
+        Ended::Said(text) => Experiment::parse(&text).map_err(|e| NotRun(e.to_string())),
+        Ended::Failed(why) => Err(NotRun(why)),
+        Ended::Interrupted => Err(NotRun::interrupted()),
     };
     Ok(match found {
         Ok(found) => Experiment {
@@ -363,15 +379,15 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     /// Or what is needed to have one.
-    fn new(parent: &Path, experiment: &str) -> Result<Self, String> {
+    fn new(parent: &Path, experiment: &str) -> Result<Self, NotRun> {
         // One that cannot be removed is not in the way of the next.
         let name = format!("tarn-reproduce-{}-{experiment}", std::process::id());
         let path = parent.join(name);
         std::fs::create_dir(&path).map_err(|e| {
-            format!(
+            NotRun(format!(
                 "needs a folder for its files, {} cannot be made: {e}; name another place with --dir",
                 path.display()
-            )
+            ))
         })?;
         Ok(Self(path))
     }

@@ -4,6 +4,7 @@
 //! whose other end has gone hangs whoever uses it; here that is for a bounded time: the client gives a brick up that does not answer
 //! (`ping-timeout`), and a client that does not answer is killed, which ends every call that waits for it.
 
+use crate::capability::CapabilityError;
 use crate::machine::{self, MachineError, PROBE_SHARE, TierSpec, instead, lacks, make_root};
 use crate::provider::gluster::{Gluster, able_to_mount};
 use crate::provider::{Plan, Provider, ProviderAddress};
@@ -33,6 +34,34 @@ const WORK_BYTES: u64 = 16 << 20;
 /// For a path of folders.
 const PATH_BYTES: u64 = 1 << 20;
 
+/// Why a partition of another node's tier cannot be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// This machine cannot mount one.
+    #[error(transparent)]
+    Capability(#[from] CapabilityError),
+    /// There is no place for it.
+    #[error("there is no folder for it to appear in, in memory or the state folder")]
+    NoFolder,
+    /// This process cannot have mounts of its own.
+    #[error("a mount namespace is not allowed here: {0}")]
+    Namespace(io::Error),
+    /// What serves it cannot begin.
+    #[error("{}: {source}", .root.display())]
+    Io {
+        /// Where the tier would appear.
+        root: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file system does not appear.
+    #[error("{0}")]
+    Mount(io::Error),
+    /// The thread that watches it has ended without a word.
+    #[error("an error inside tarnd")]
+    Internal,
+}
+
 /// Where a tier that this node does not have can appear.
 #[derive(Debug, Clone)]
 pub struct Ground {
@@ -49,7 +78,7 @@ pub struct Ground {
 ///
 /// # Errors
 /// Why no tier can be borrowed.
-pub fn ground(tiers: &[TierSpec], folder: &Path) -> Result<Vec<Ground>, String> {
+pub fn ground(tiers: &[TierSpec], folder: &Path) -> Result<Vec<Ground>, AttachError> {
     let lacking: Vec<&TierSpec> = tiers.iter().filter(|t| lacks(t).is_some()).collect();
     if lacking.is_empty() {
         return Ok(Vec::new());
@@ -63,15 +92,13 @@ pub fn ground(tiers: &[TierSpec], folder: &Path) -> Result<Vec<Ground>, String> 
             Some((t, at))
         })
         .collect();
-    let found =
-        found.ok_or("there is no folder for it to appear in, in memory or the state folder")?;
+    let found = found.ok_or(AttachError::NoFolder)?;
     let user = !rustix::process::geteuid().is_root();
     let arrange = || {
         let each = |(t, work): &(&TierSpec, PathBuf)| arrange(t, work);
         found.iter().map(each).collect()
     };
-    namespace::enter_mounts(user, arrange)
-        .map_err(|e| format!("a mount namespace is not allowed here: {e}"))
+    namespace::enter_mounts(user, arrange).map_err(AttachError::Namespace)
 }
 
 fn arrange(tier: &TierSpec, work: &Path) -> io::Result<Ground> {
@@ -125,8 +152,11 @@ impl Borrowed {
         node: &str,
         provider_address: ProviderAddress,
         gone: impl Fn(String) + Send + 'static,
-    ) -> Result<Self, String> {
-        let io = |e: io::Error| format!("{}: {e}", ground.root.display());
+    ) -> Result<Self, AttachError> {
+        let io = |source: io::Error| AttachError::Io {
+            root: ground.root.clone(),
+            source,
+        };
         let plan = Plan {
             folder: ground.work.clone(),
             node: node.to_owned(),
@@ -140,7 +170,9 @@ impl Borrowed {
         let thread = std::thread::Builder::new().name("tarn-borrows".into());
         let thread = thread.spawn(move || {
             let mut client = Gluster::new(&plan);
-            let mounted = client.mount(&[provider_address]).map_err(|e| e.to_string());
+            let mounted = client
+                .mount(&[provider_address])
+                .map_err(AttachError::Mount);
             let whole = mounted.is_ok();
             let _ = tell.send(mounted);
             let pid = client.processes().first().copied();
@@ -158,7 +190,7 @@ impl Borrowed {
             thread: Some(thread.map_err(io)?),
         };
         let mounted = told.recv();
-        mounted.unwrap_or_else(|_| Err("an error inside tarnd".into()))?;
+        mounted.unwrap_or_else(|_| Err(AttachError::Internal))?;
         Ok(this)
     }
 

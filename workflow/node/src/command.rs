@@ -1,5 +1,6 @@
 //! The command of a step: its shell, and the file of a script that names its interpreter itself.
 
+use crate::capability::CapabilityError;
 use crate::store::{io_failure, make_folder};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -49,13 +50,16 @@ pub(crate) fn plain_shell(text: &str) -> Vec<OsString> {
 }
 
 /// The file of a program, or why there is none here.
-pub(crate) fn program(name: &OsStr, env: &[(OsString, OsString)]) -> Result<PathBuf, String> {
+pub(crate) fn program(
+    name: &OsStr,
+    env: &[(OsString, OsString)],
+) -> Result<PathBuf, CapabilityError> {
     find(name, env).ok_or_else(|| {
-        format!(
+        CapabilityError::new(format_args!(
             "its command is run by `{}`, and there is no such program on its node (in the folders of its PATH): install it there, or \
              name another in the workflow file, such as `shell = \"{PLAIN}\"`",
             name.display()
-        )
+        ))
     })
 }
 

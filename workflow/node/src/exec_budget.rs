@@ -82,7 +82,9 @@ impl Pool {
         let mut state = self.state();
         if self.may_take(&state, listener, amount) {
             state.queue.retain(|w| w.listener != listener);
+            // `has` has checked the sum.
             state.used += amount;
+            self.check(&state);
             return Some(Lease {
                 pool: self.clone(),
                 amount,
@@ -111,7 +113,22 @@ impl Pool {
     }
 
     fn has(&self, state: &State, amount: usize) -> bool {
-        state.used.saturating_add(amount) <= self.limit
+        let used = state.used.checked_add(amount);
+        used.is_some_and(|used| used <= self.limit)
+    }
+
+    /// Takes back what a lease has had.
+    fn release(&self, amount: usize) {
+        let mut state = self.state();
+        let left = state.used.checked_sub(amount);
+        debug_assert!(left.is_some(), "more is given back than is in use");
+        // A wrong count would let too much or too little in; it is not worth the life of the step.
+        state.used = left.unwrap_or(0);
+        self.check(&state);
+    }
+
+    fn check(&self, state: &State) {
+        debug_assert!(state.used <= self.limit, "more is in use than there is");
     }
 
     /// Whether a listener waits until something is given back.
@@ -135,15 +152,18 @@ impl Lease {
 
     /// Gives back what is beyond an amount.
     pub(crate) fn shrink(&mut self, amount: usize) {
-        let rest = self.amount.saturating_sub(amount);
-        self.pool.state().used -= rest;
+        let Some(rest) = self.amount.checked_sub(amount) else {
+            // It has less than that.
+            return;
+        };
+        self.pool.release(rest);
         self.amount -= rest;
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.pool.state().used -= self.amount;
+        self.pool.release(self.amount);
     }
 }
 

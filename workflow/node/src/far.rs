@@ -1,7 +1,7 @@
 //! A node of a step that another world owns: it is told what to do, and says what came of it.
 
 use crate::envelope_queue::EnvelopeQueue;
-use crate::launch::{HELPER_TIMEOUT, Helper, Launcher, STOPPED, Stop};
+use crate::launch::{HELPER_TIMEOUT, Helper, LaunchError, Launcher, Stop};
 use crate::member::{Done, Member, Task, node_name};
 use crate::message::{Line, Say};
 use crate::protocol::{Order, Report, Used};
@@ -231,34 +231,34 @@ impl Launcher for RemoteNode<'_> {
         &self.name
     }
 
-    fn prepare(&mut self) -> Result<(), String> {
+    fn prepare(&mut self) -> Result<(), LaunchError> {
         self.say(Say::Enter);
         Ok(())
     }
 
-    fn ready(&mut self) -> Result<Option<ProviderAddress>, String> {
+    fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError> {
         match self.wait(None, false) {
-            Some(Say::Entered(result)) => result,
-            _ => Err("it was lost before the step began".into()),
+            Some(Say::Entered(result)) => result.map_err(LaunchError::Refused),
+            _ => Err(LaunchError::LostNode),
         }
     }
 
-    fn mounted(&mut self, stop: &Stop) -> Result<(), String> {
+    fn mounted(&mut self, stop: &Stop) -> Result<(), LaunchError> {
         loop {
             let until = Instant::now() + HELPER_TIMEOUT + MARGIN;
             if self.said.is_empty() {
                 self.wait(Some(until), true);
             }
             match self.said.pop_front() {
-                Some(Some(Report::Busy)) if stop.asked() => return Err(STOPPED.into()),
+                Some(Some(Report::Busy)) if stop.asked() => return Err(LaunchError::Stopped),
                 Some(Some(Report::Busy)) => {}
                 Some(Some(Report::Ready(_))) => return Ok(()),
-                Some(Some(Report::Refused(why))) => return Err(why),
-                Some(_) => return Err("its helper process has gone".into()),
-                None if self.lost => return Err("it was lost before the step began".into()),
+                Some(Some(Report::Refused(why))) => return Err(LaunchError::Refused(why)),
+                Some(_) => return Err(LaunchError::RemoteHasGone),
+                None if self.lost => return Err(LaunchError::LostNode),
                 // Woken for something else.
                 None if Instant::now() < until => {}
-                None => return Err("its helper process does not answer".into()),
+                None => return Err(LaunchError::RemoteSilent),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::envelope_queue::EnvelopeQueue;
 use crate::here::{Attempted, LocalNode};
-use crate::launch::{Launcher, Urgency};
+use crate::launch::{LaunchError, Launcher, Urgency};
 use crate::member::{Member, Task};
 use crate::message::{Envelope, Line, Say};
 use crate::prepare::needs;
@@ -351,9 +351,10 @@ impl Follower<'_> {
             Say::Enter => {
                 let entered = match self.here.helper() {
                     Some(helper) => helper.prepare().and_then(|()| helper.ready()),
-                    None => Err("it has no helper".into()),
+                    None => Err(LaunchError::NoHelper),
                 };
                 self.listens = entered.is_ok();
+                let entered = entered.map_err(|why| why.to_string());
                 self.line.say(Say::Entered(entered));
             }
             Say::Order(order) => {

@@ -327,7 +327,7 @@ impl<'a> LocalNode<'a> {
         };
         let top = helper
             .room(&inside, size.bytes, shared.isolation)
-            .map_err(|why| refused(&why))?;
+            .map_err(|why| refused(&why.to_string()))?;
         self.room = Some(Room::new(inside, top, size));
         Ok(())
     }

@@ -29,8 +29,52 @@ pub(crate) const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a helper that is told to leave may take before it is killed.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Why a step does not begin that is stopped while its data is put into the shared namespace.
-pub(crate) const STOPPED: &str = "stopped before it started";
+/// Why a node's helper, or all helpers of a step, cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaunchError {
+    #[error("its helper has no instructions")]
+    NoInstructions,
+    #[error("it has no helper")]
+    NoHelper,
+    #[error("the helper process of node `{node}` takes no orders: {source}")]
+    TakesNoOrders { node: String, source: io::Error },
+    /// Its socket does not take the order to mount the shared namespace.
+    #[error("its helper has gone: {0}")]
+    TakesNoMount(io::Error),
+    #[error("the helper process ended at once; its log may show why")]
+    EndedAtOnce,
+    #[error("the helper process has gone; its log may show why")]
+    HasGone,
+    #[error("the helper process does not answer: {0}")]
+    NoAnswer(io::Error),
+    /// The helper, or what runs it elsewhere, says why.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the memory that its helper has mounted cannot be reached: {0}")]
+    MemoryUnreachable(rustix::io::Errno),
+    #[error("the memory that its helper has mounted is not where it was asked for")]
+    MemoryElsewhere,
+    /// The step is stopped while its data is put into the shared namespace.
+    #[error("stopped before it started")]
+    Stopped,
+    #[error("it was lost before the step began")]
+    LostNode,
+    #[error("its helper process has gone")]
+    RemoteHasGone,
+    #[error("its helper process does not answer")]
+    RemoteSilent,
+    #[error("node `{node}`: {why}")]
+    OfNode { node: String, why: Box<Self> },
+}
+
+impl LaunchError {
+    fn of_node(self, node: &str) -> Self {
+        Self::OfNode {
+            node: node.to_owned(),
+            why: Box::new(self),
+        }
+    }
+}
 
 /// How urgently a step is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,13 +174,13 @@ pub(crate) trait Launcher {
     fn node(&self) -> &str;
 
     /// Tells it to set everything up.
-    fn prepare(&mut self) -> Result<(), String>;
+    fn prepare(&mut self) -> Result<(), LaunchError>;
 
     /// Waits until it has; where its part of the shared namespace is reached, if there is one.
-    fn ready(&mut self) -> Result<Option<ProviderAddress>, String>;
+    fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError>;
 
     /// Waits until it has the shared namespace, which may take long where that is filled; until it should stop.
-    fn mounted(&mut self, stop: &Stop) -> Result<(), String>;
+    fn mounted(&mut self, stop: &Stop) -> Result<(), LaunchError>;
 
     /// What to poll for; without, the event of the step's [`Stop`] tells that there is something.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
@@ -213,7 +257,7 @@ impl Helper {
         at: &Path,
         bytes: u64,
         isolate: Isolation,
-    ) -> Result<OwnedFd, String> {
+    ) -> Result<OwnedFd, LaunchError> {
         let order = Order::Room {
             at: at.into(),
             bytes,
@@ -225,23 +269,20 @@ impl Helper {
             .and_then(|()| self.channel.receive());
         match asked {
             Ok(Some(Report::Mounted)) => {}
-            Ok(Some(Report::Refused(why))) => return Err(why),
-            Ok(_) => return Err("the helper process ended at once; its log may show why".into()),
-            Err(e) => return Err(format!("the helper process does not answer: {e}")),
+            Ok(Some(Report::Refused(why))) => return Err(LaunchError::Refused(why)),
+            Ok(_) => return Err(LaunchError::EndedAtOnce),
+            Err(e) => return Err(LaunchError::NoAnswer(e)),
         }
         // As the helper sees it; here the folder is empty.
         let mut seen = format!("/proc/{}/root", self.child.id()).into_bytes();
         seen.extend_from_slice(at.as_os_str().as_encoded_bytes());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let top = openat(CWD, &*seen, flags, Mode::empty());
-        let top = top.map_err(|e| {
-            format!("the memory that its helper has mounted cannot be reached: {e}")
-        })?;
-        match tarn_sys::memory::in_memory(&reached(&top)) {
-            true => Ok(top),
-            false => {
-                Err("the memory that its helper has mounted is not where it was asked for".into())
-            }
+        let top = top.map_err(LaunchError::MemoryUnreachable)?;
+        if tarn_sys::memory::in_memory(&reached(&top)) {
+            Ok(top)
+        } else {
+            Err(LaunchError::MemoryElsewhere)
         }
     }
 
@@ -298,44 +339,42 @@ impl Launcher for Helper {
         &self.node
     }
 
-    fn prepare(&mut self) -> Result<(), String> {
+    fn prepare(&mut self) -> Result<(), LaunchError> {
         let Some(launch) = self.launch.take() else {
-            return Err("its helper has no instructions".into());
+            return Err(LaunchError::NoInstructions);
         };
         let Launch { spec, note, .. } = launch;
         (self.meter, self.told) = (launch.meter, launch.told);
         self.note(&note)
             .and_then(|()| self.channel.send(&Order::Prepare(Box::new(spec))))
-            .map_err(|e| {
-                format!(
-                    "the helper process of node `{}` takes no orders: {e}",
-                    self.node
-                )
+            .map_err(|source| LaunchError::TakesNoOrders {
+                node: self.node.clone(),
+                source,
             })
     }
 
-    fn ready(&mut self) -> Result<Option<ProviderAddress>, String> {
+    fn ready(&mut self) -> Result<Option<ProviderAddress>, LaunchError> {
         match self.channel.receive() {
             Ok(Some(Report::Ready(provider_address))) => {
                 let meter = self.meter.take();
                 self.metered = meter.and_then(|(meter, cores)| meter.begin(cores));
                 Ok(provider_address)
             }
-            Ok(Some(Report::Refused(why))) => Err(why),
-            Ok(_) => Err("the helper process ended at once; its log may show why".into()),
-            Err(e) => Err(format!("the helper process does not answer: {e}")),
+            Ok(Some(Report::Refused(why))) => Err(LaunchError::Refused(why)),
+            Ok(_) => Err(LaunchError::EndedAtOnce),
+            Err(e) => Err(LaunchError::NoAnswer(e)),
         }
     }
 
-    fn mounted(&mut self, stop: &Stop) -> Result<(), String> {
+    fn mounted(&mut self, stop: &Stop) -> Result<(), LaunchError> {
         loop {
             match self.channel.receive() {
-                Ok(Some(Report::Busy)) if stop.asked() => return Err(STOPPED.into()),
+                Ok(Some(Report::Busy)) if stop.asked() => return Err(LaunchError::Stopped),
                 Ok(Some(Report::Busy)) => {}
                 Ok(Some(Report::Ready(_))) => return Ok(()),
-                Ok(Some(Report::Refused(why))) => return Err(why),
-                Ok(_) => return Err("the helper process has gone; its log may show why".into()),
-                Err(e) => return Err(format!("the helper process does not answer: {e}")),
+                Ok(Some(Report::Refused(why))) => return Err(LaunchError::Refused(why)),
+                Ok(_) => return Err(LaunchError::HasGone),
+                Err(e) => return Err(LaunchError::NoAnswer(e)),
             }
         }
     }
@@ -429,7 +468,7 @@ pub(crate) fn execute(
     stop: &Stop,
 ) -> (Outcome, Used) {
     if let Err(why) = enter(helpers, hosts, stop) {
-        return broken(helpers, why);
+        return broken(helpers, why.to_string());
     }
     let outcome = Watch {
         helpers,
@@ -461,13 +500,14 @@ pub(crate) fn broken(helpers: &mut [&mut dyn Launcher], why: String) -> (Outcome
 }
 
 /// All nodes are set up, or why one is not.
-fn enter(helpers: &mut [&mut dyn Launcher], hosts: &[String], stop: &Stop) -> Result<(), String> {
+fn enter(
+    helpers: &mut [&mut dyn Launcher],
+    hosts: &[String],
+    stop: &Stop,
+) -> Result<(), LaunchError> {
     helpers.iter_mut().try_for_each(|h| h.prepare())?;
-    let ready = |h: &mut &mut dyn Launcher| {
-        h.ready()
-            .map_err(|why| format!("node `{}`: {why}", h.node()))
-    };
-    let provider_addresses: Result<Vec<Option<ProviderAddress>>, String> =
+    let ready = |h: &mut &mut dyn Launcher| h.ready().map_err(|why| why.of_node(h.node()));
+    let provider_addresses: Result<Vec<Option<ProviderAddress>>, LaunchError> =
         helpers.iter_mut().map(ready).collect();
     let Some(mut provider_addresses) = provider_addresses?
         .into_iter()
@@ -484,11 +524,11 @@ fn enter(helpers: &mut [&mut dyn Launcher], hosts: &[String], stop: &Stop) -> Re
     for some in [first, others] {
         for h in some.iter_mut() {
             let told = h.order(&order);
-            told.map_err(|e| format!("node `{}`: its helper has gone: {e}", h.node()))?;
+            told.map_err(|e| LaunchError::TakesNoMount(e).of_node(h.node()))?;
         }
         for h in some.iter_mut() {
             let mounted = h.mounted(stop);
-            mounted.map_err(|why| format!("node `{}`: {why}", h.node()))?;
+            mounted.map_err(|why| why.of_node(h.node()))?;
         }
     }
     Ok(())

@@ -3,8 +3,9 @@
 //!
 //! On the tier it is `lent/<workspace>/<borrower>`: `brick` is the borrower's tier, everything else is for the time of the loan.
 
+use crate::capability::CapabilityError;
 use crate::inventory::{HELPER_NOTE, entries};
-use crate::launch::{Helper, Launch, Launcher, Stop, Urgency};
+use crate::launch::{Helper, Launch, LaunchError, Launcher, Stop, Urgency};
 use crate::ledger::{lend, vacate};
 use crate::machine::{make_root, own_folder};
 use crate::namespaces::isolation;
@@ -61,6 +62,34 @@ impl Terms {
     }
 }
 
+/// Why a partition of a tier cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// This machine cannot serve one.
+    #[error(transparent)]
+    Capability(#[from] CapabilityError),
+    /// Its folder cannot be used.
+    #[error("{}: {source}", .folder.display())]
+    Io {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another run holds the lock.
+    #[error("another run lends it already")]
+    Locked,
+    /// The helper says why, with the end of its log.
+    #[error("{0}")]
+    Helper(String),
+    /// The helper has started no brick.
+    #[error("its helper serves nothing")]
+    NothingServed,
+    /// The thread that serves it has ended without a word.
+    #[error("an error inside tarnd")]
+    Internal,
+}
+
 /// A loan; over when it is dropped.
 #[derive(Debug)]
 pub struct Loan {
@@ -75,16 +104,19 @@ impl Loan {
     ///
     /// # Errors
     /// Why not.
-    pub fn begin(terms: Terms) -> Result<Self, String> {
+    pub fn begin(terms: Terms) -> Result<Self, ExportError> {
         let folder = terms.folder();
-        let io = |e: io::Error| format!("{}: {e}", folder.display());
+        let io = |source: io::Error| ExportError::Io {
+            folder: folder.clone(),
+            source,
+        };
         crate::provider::gluster::able(&terms.helper)?;
         make_root(&terms.root).map_err(io)?;
         let above = folder.ancestors().take(3).collect::<Vec<_>>();
         let made = above.into_iter().rev().try_for_each(own_folder);
         made.map_err(io)?;
         let lock = lock(&folder).map_err(io)?;
-        let lock = lock.ok_or("another run lends it already")?;
+        let lock = lock.ok_or(ExportError::Locked)?;
         let stop = Arc::new(Stop::new().map_err(io)?);
         let (tell, told) = channel();
         let thread = {
@@ -95,7 +127,7 @@ impl Loan {
         };
         let thread = thread.map_err(io)?;
         let began = told.recv();
-        let provider_address = began.unwrap_or_else(|_| Err("an error inside tarnd".into()));
+        let provider_address = began.unwrap_or_else(|_| Err(ExportError::Internal));
         match provider_address {
             Ok(provider_address) => Ok(Self {
                 terms,
@@ -136,7 +168,12 @@ impl Drop for Loan {
     }
 }
 
-fn serve(terms: &Terms, stop: &Stop, lock: File, tell: &Sender<Result<ProviderAddress, String>>) {
+fn serve(
+    terms: &Terms,
+    stop: &Stop,
+    lock: File,
+    tell: &Sender<Result<ProviderAddress, ExportError>>,
+) {
     let served = start(terms).map(|(helper, provider_address)| {
         let _ = tell.send(Ok(provider_address));
         watch(helper, stop)
@@ -157,9 +194,12 @@ fn serve(terms: &Terms, stop: &Stop, lock: File, tell: &Sender<Result<ProviderAd
 }
 
 /// The helper, when the brick listens.
-fn start(terms: &Terms) -> Result<(Helper, ProviderAddress), String> {
+fn start(terms: &Terms) -> Result<(Helper, ProviderAddress), ExportError> {
     let folder = terms.folder();
-    let io = |e: io::Error| format!("{}: {e}", folder.display());
+    let io = |source: io::Error| ExportError::Io {
+        folder: folder.clone(),
+        source,
+    };
     // What an earlier run has left there is the borrower's again.
     let there = disk_use(&Plan::brick(&folder));
     lend(
@@ -200,16 +240,16 @@ fn start(terms: &Terms) -> Result<(Helper, ProviderAddress), String> {
         meter: None,
         told: None,
     });
-    let said = |why: String| {
+    let with_log = |why: LaunchError| {
         let log = tail(&folder.join(LOG), SAID);
-        match log.trim() {
-            "" => why,
+        ExportError::Helper(match log.trim() {
+            "" => why.to_string(),
             log => format!("{why}; its log ends with: {log}"),
-        }
+        })
     };
-    helper.prepare().map_err(said)?;
-    let provider_address = helper.ready().map_err(said)?;
-    Ok((helper, provider_address.ok_or("its helper serves nothing")?))
+    helper.prepare().map_err(with_log)?;
+    let provider_address = helper.ready().map_err(with_log)?;
+    Ok((helper, provider_address.ok_or(ExportError::NothingServed)?))
 }
 
 /// Until it is to end, or ends by itself; why, if so.

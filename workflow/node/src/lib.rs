@@ -8,6 +8,7 @@
 //! `sweep` (what dead runs have left), `drained` (where the external store has what no tier has room for).
 
 pub mod borrowed;
+mod capability;
 mod command;
 mod commit;
 mod dests;
@@ -63,6 +64,7 @@ pub mod untouched;
 mod world;
 mod writers;
 
+pub use capability::CapabilityError;
 pub use command::with_shells;
 pub use dests::{
     Destination, Intent, check_destination, destination_holds, destination_intact,
@@ -84,5 +86,5 @@ pub use sources::{
 pub use store::{looks_like, write_manifests};
 pub use sweep::{sweep, sweep_drained};
 pub use tarn_sys::memory::{Memory, memory};
-pub use tiers::apart;
+pub use tiers::{TiersError, apart};
 pub use world::{Config, Local, Waker, leave_tiers};

@@ -4,7 +4,7 @@ mod stand_in;
 
 use crate::sockets::Near;
 use crate::topology::socket_of;
-pub use crate::topology::sockets;
+pub use crate::topology::{TopologyError, sockets};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,6 @@
 //! Whether this machine lets a step have namespaces: found out by doing it, never by looking at settings.
 
+use crate::capability::CapabilityError;
 use crate::command::plain_shell;
 use crate::launch::{Helper, Launch, Outcome, Stop, execute};
 use crate::protocol::{Bind, End, Isolation, Spec, Stage};
@@ -24,7 +25,7 @@ pub enum Namespaces {
 ///
 /// # Errors
 /// The reason, as a sentence.
-pub fn probe_multi_node(helper: &Path, folder: &Path) -> Result<(), String> {
+pub fn probe_multi_node(helper: &Path, folder: &Path) -> Result<(), CapabilityError> {
     isolation(helper, folder).map(drop)
 }
 
@@ -32,35 +33,38 @@ pub fn probe_multi_node(helper: &Path, folder: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// The reason, as a sentence.
-pub fn probe_shared(helper: &Path) -> Result<(), String> {
+pub fn probe_shared(helper: &Path) -> Result<(), CapabilityError> {
     crate::provider::gluster::able(helper)
 }
 
 /// The isolation that works here: plain namespaces for root, with a user namespace for everybody (and for a root
 /// who lacks the capability, as in containers).
-pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, String> {
+pub(crate) fn isolation(helper: &Path, folder: &Path) -> Result<Isolation, CapabilityError> {
     let root = rustix::process::geteuid().is_root();
     let ways = if root {
         &[false, true][..]
     } else {
         &[true][..]
     };
-    let mut why = String::new();
+    let mut why = None;
     for &user in ways {
         let isolate = Isolation::Namespaces { user };
         match try_one(helper, folder, isolate) {
             Ok(()) => return Ok(isolate),
-            Err(reason) => why = reason,
+            Err(reason) => why = Some(reason),
         }
     }
-    Err(format!(
+    let why = why
+        .as_ref()
+        .map_or(String::new(), CapabilityError::to_string);
+    Err(CapabilityError::new(format_args!(
         "{why} (container runtimes and kernel.unprivileged_userns_clone=0 forbid them)"
-    ))
+    )))
 }
 
 /// Runs `true` as a step would be run: mounts, a read-only folder, a host name, a PID namespace.
-fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), String> {
-    let io = |e: std::io::Error| format!("{}: {e}", folder.display());
+fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), CapabilityError> {
+    let io = |e: std::io::Error| CapabilityError::new(format_args!("{}: {e}", folder.display()));
     let work = own_folder(folder).map_err(io)?;
     let (inner, stage) = (work.join("inner"), work.join("at"));
     std::fs::create_dir(&inner).map_err(io)?;
@@ -100,17 +104,17 @@ fn try_one(helper: &Path, folder: &Path, isolate: Isolation) -> Result<(), Strin
     let tried = (|| {
         let stop = Stop::new().map_err(io)?;
         let mut process = Helper::spawn(helper, null().map_err(io)?).map_err(|e| {
-            format!(
+            CapabilityError::new(format_args!(
                 "the helper process {} cannot be started: {e}",
                 helper.display()
-            )
+            ))
         })?;
         process.equip(launch(note.clone()));
         let (outcome, _) = execute(&mut [&mut process], &[], None, &stop);
         match outcome {
             Outcome::Ended(End::Exited(0)) => Ok(()),
-            Outcome::Broken(why) => Err(why),
-            _ => Err("a folder could not be made read-only".into()),
+            Outcome::Broken(why) => Err(CapabilityError::new(why)),
+            _ => Err(CapabilityError::new("a folder could not be made read-only")),
         }
     })();
     let _ = std::fs::remove_dir_all(&work);

@@ -429,7 +429,7 @@ impl Helper<'_> {
         };
         let (name, program) = match crate::command::program(program, &self.spec.env) {
             Ok(found) => (program, found),
-            Err(why) => return self.control.send(&Report::Refused(why)),
+            Err(why) => return self.control.send(&Report::Refused(why.to_string())),
         };
         let (log, [out, error]) = Log::open(io::stdout().as_fd().try_clone_to_owned()?)?;
         self.log = Some(log);

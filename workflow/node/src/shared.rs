@@ -1,5 +1,6 @@
 //! What all threads of a local world share.
 
+use crate::capability::CapabilityError;
 use crate::drained::is_there;
 use crate::image::Criu;
 use crate::jobs::Jobs;
@@ -67,11 +68,11 @@ pub(crate) struct Shared {
     pub(crate) meter: Option<Arc<dyn Meter>>,
     pub(crate) isolation: Isolation,
     /// Why steps of several nodes cannot run here, if they cannot.
-    pub(crate) multi_node: Result<(), String>,
+    pub(crate) multi_node: Result<(), CapabilityError>,
     /// Why the nodes of a step cannot have one namespace, if they cannot.
-    pub(crate) one_namespace: Result<(), String>,
+    pub(crate) one_namespace: Result<(), CapabilityError>,
     /// What takes images of processes, if a step wants that; or why it cannot.
-    pub(crate) imaging: Option<Result<Criu, String>>,
+    pub(crate) imaging: Option<Result<Criu, CapabilityError>>,
     /// The newest image of each instance that this world has copied to an own node.
     pub(crate) copied: Mutex<BTreeMap<InstanceId, CheckpointId>>,
     /// What nodes are called by each other.

@@ -3,37 +3,55 @@
 use crate::location::Location;
 use crate::machine::TierSpec;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Why tiers cannot be used beside each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TiersError {
+    /// Two have one name.
+    #[error("two tiers are called `{0}`; give each --tier its own name")]
+    SameName(String),
+    /// The folders of two overlap.
+    #[error(
+        "the tiers `{}` and `{}` {how} ({} and {}); give each --tier its own folder, best on its own storage",
+        .tiers[0], .tiers[1], .roots[0].display(), .roots[1].display()
+    )]
+    Overlap {
+        /// Their names.
+        tiers: [String; 2],
+        /// Their folders.
+        roots: [PathBuf; 2],
+        /// How they overlap.
+        how: &'static str,
+    },
+}
 
 /// Refuses two tiers of one name, in one folder (by whatever path, here), or one inside the other.
 ///
 /// # Errors
 /// Which, and what to do.
-pub fn apart(tiers: &[TierSpec]) -> Result<(), String> {
-    let refused = Err;
+pub fn apart(tiers: &[TierSpec]) -> Result<(), TiersError> {
     let mut names = BTreeSet::new();
     for tier in tiers {
         if !names.insert(&tier.name) {
-            return refused(format!(
-                "two tiers are called `{0}`; give each --tier its own name",
-                tier.name
-            ));
+            return Err(TiersError::SameName(tier.name.clone()));
         }
     }
     let places: Vec<Location> = tiers.iter().map(|t| Location::of(&t.root)).collect();
     for (at, (tier, place)) in tiers.iter().zip(&places).enumerate() {
         for (other, its) in tiers.iter().zip(&places).skip(at + 1) {
-            let (a, b) = (tier.root.display(), other.root.display());
             let how = if place.is(its) {
-                format!("are one folder ({a} and {b})")
+                "are one folder"
             } else if place.holds(its) || its.holds(place) {
-                format!("are one inside the other ({a} and {b})")
+                "are one inside the other"
             } else {
                 continue;
             };
-            return refused(format!(
-                "the tiers `{}` and `{}` {how}; give each --tier its own folder, best on its own storage",
-                tier.name, other.name
-            ));
+            return Err(TiersError::Overlap {
+                tiers: [tier.name.clone(), other.name.clone()],
+                roots: [tier.root.clone(), other.root.clone()],
+                how,
+            });
         }
     }
     Ok(())
@@ -71,7 +89,10 @@ mod tests {
         ];
         for [one, two] in clash {
             let refused = apart(&tiers(&[&one, &two])).expect_err("a clash");
-            assert!(refused.contains("its own folder"), "{one:?} {two:?}");
+            assert!(
+                refused.to_string().contains("its own folder"),
+                "{one:?} {two:?}"
+            );
         }
         let mut twice = tiers(&[&a, &here.join("b")]);
         twice[1].name = twice[0].name.clone();

@@ -11,12 +11,29 @@ const PRETENDING: [&str; 2] = ["HWLOC_SYNTHETIC", "HWLOC_XMLFILE"];
 /// Devices made of devices are followed so far down.
 const MAX_LAYERS: u32 = 8;
 
+/// Why the sockets of this machine are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// libhwloc does not tell.
+    #[error(transparent)]
+    Hwloc(#[from] tarn_sys::hwloc::HwlocError),
+    /// What libhwloc tells cannot be read.
+    #[error("the output of libhwloc is not XML: {0}")]
+    Xml(#[from] roxmltree::Error),
+    /// The kernel does not tell which processors there are for this process.
+    #[error(
+        "the kernel does not report which processors may be used ({0}; more than {max} are not divided)",
+        max = CpuSet::MAX_CPU
+    )]
+    Processors(rustix::io::Errno),
+}
+
 /// The sockets of this machine with the processors that this process may use, if there are several of them. Where all memory is
 /// one NUMA node, nothing but that is looked at.
 ///
 /// # Errors
 /// Why they are not known; a sentence.
-pub fn sockets() -> Result<Vec<Socket>, String> {
+pub fn sockets() -> Result<Vec<Socket>, TopologyError> {
     let pretended = PRETENDING
         .iter()
         .any(|name| std::env::var_os(name).is_some());
@@ -24,31 +41,25 @@ pub fn sockets() -> Result<Vec<Socket>, String> {
     if !pretended && online.is_none_or(|o| o.trim().parse::<u32>().is_ok()) {
         return Ok(Vec::new());
     }
-    let xml = tarn_sys::hwloc::topology().map_err(|e| e.to_string())?;
+    let xml = tarn_sys::hwloc::topology()?;
     of_xml(&xml, &allowed()?)
 }
 
 /// Processors that this thread may run on.
-pub(crate) fn allowed() -> Result<BTreeSet<u32>, String> {
-    let set = sched_getaffinity(None).map_err(|e| {
-        format!(
-            "the kernel does not report which processors may be used ({e}; more than {} are not divided)",
-            CpuSet::MAX_CPU
-        )
-    })?;
+pub(crate) fn allowed() -> Result<BTreeSet<u32>, TopologyError> {
+    let set = sched_getaffinity(None).map_err(TopologyError::Processors)?;
     Ok((0..CpuSet::MAX_CPU as u32)
         .filter(|cpu| set.is_set(*cpu as usize))
         .collect())
 }
 
 /// Those of hwloc's XML of which some processors are allowed; none if it is only one.
-fn of_xml(xml: &str, allowed: &BTreeSet<u32>) -> Result<Vec<Socket>, String> {
+fn of_xml(xml: &str, allowed: &BTreeSet<u32>) -> Result<Vec<Socket>, TopologyError> {
     let options = roxmltree::ParsingOptions {
         allow_dtd: true,
         ..Default::default()
     };
-    let document = roxmltree::Document::parse_with_options(xml, options)
-        .map_err(|e| format!("the output of libhwloc is not XML: {e}"))?;
+    let document = roxmltree::Document::parse_with_options(xml, options)?;
     let objects = document.descendants();
     let packages = objects.filter(|o| o.attribute("type") == Some("Package"));
     let sockets = packages.map(|package| {

@@ -5,11 +5,13 @@ mod nodes;
 
 pub use nodes::leave_tiers;
 
+use crate::capability::CapabilityError;
 use crate::command::with_shells;
 use crate::durable;
 use crate::envelope_queue::EnvelopeQueue;
 use crate::follower::{LedAttempts, StepRouter};
-use crate::image::able;
+use crate::image::Criu;
+use crate::image::able::try_images;
 use crate::image::copy::{Copy, unlist};
 use crate::jobs::Jobs;
 use crate::kept::{self, Kept};
@@ -151,7 +153,7 @@ pub struct Local {
 fn encryption(
     dataset: &Dataset,
     own: &Own,
-    isolation: &Result<Isolation, String>,
+    isolation: &Result<Isolation, CapabilityError>,
     keys: bool,
 ) -> Result<(), WorldError> {
     let why = match (own, isolation, keys) {
@@ -181,15 +183,15 @@ impl Local {
         let ledgers =
             Ledgers::open(&config.cluster, &config.own, &config.workspace).map_err(folder)?;
         let found = match (&config.own, config.namespaces) {
-            (Own::Some(nodes), _) if nodes.is_empty() => Err("no step runs here".into()),
+            (Own::Some(nodes), _) if nodes.is_empty() => Err(no_step()),
             (_, Namespaces::Auto) => isolation(&config.helper_exe, &config.state.run(&config.run)),
-            (_, Namespaces::Off) => Err("namespaces are switched off".into()),
+            (_, Namespaces::Off) => Err(CapabilityError::new("namespaces are switched off")),
         };
         let one_namespace = found
             .clone()
             .map(drop)
             .and_then(|()| one_namespace(&config));
-        let imaging = wants_images(&config.workflow).map(|alone| able(&config, &found, alone));
+        let imaging = wants_images(&config.workflow).map(|alone| imaging(&config, &found, alone));
         let encrypted = config.workflow.data.iter().find(|d| d.encrypt);
         if let Some(dataset) = encrypted {
             encryption(dataset, &config.own, &found, config.keys.is_some())?;
@@ -529,7 +531,7 @@ fn broken(run: &Run) -> Event {
 /// The folders over which steps mount their data. Empty and never written: they are seen only inside steps.
 /// Whether the nodes of a step can have one namespace. On one machine they have one folder; elsewhere it is looked, if a step wants
 /// it, whether the programs for it are there and whether each tier can hold a brick.
-fn one_namespace(config: &Config) -> Result<(), String> {
+fn one_namespace(config: &Config) -> Result<(), CapabilityError> {
     let wanted = config.workflow.steps.iter().flat_map(|s| &s.uses);
     let wanted = wanted
         .filter(|u| u.distribution == Distribution::Shared)
@@ -545,15 +547,40 @@ fn one_namespace(config: &Config) -> Result<(), String> {
     let nodes = own.iter().filter_map(|n| config.cluster.nodes.get(n.at()));
     for tier in nodes.flat_map(|n| &n.tiers) {
         let can = config.mover.capabilities(&tier.root);
-        if !can.map_err(|e| e.to_string())?.xattrs {
-            return Err(format!(
+        if !can.map_err(CapabilityError::new)?.xattrs {
+            return Err(CapabilityError::new(format_args!(
                 "the file system of tier {} ({}) has no user attributes, which GlusterFS needs (tmpfs has them from Linux 6.6 on)",
                 tier.name,
                 tier.root.display()
-            ));
+            )));
         }
     }
     Ok(())
+}
+
+fn no_step() -> CapabilityError {
+    CapabilityError::new("no step runs here")
+}
+
+/// Whether images can be taken and restored here, for the steps of a run, of which one may be alone.
+fn imaging(
+    config: &Config,
+    found: &Result<Isolation, CapabilityError>,
+    alone: bool,
+) -> Result<Criu, CapabilityError> {
+    if matches!(&config.own, Own::Some(nodes) if nodes.is_empty()) {
+        return Err(no_step());
+    }
+    let isolate = found.as_ref().map_err(CapabilityError::needs_namespaces)?;
+    let folder = config.state.run(&config.run);
+    try_images(
+        &config.helper_exe,
+        &folder,
+        *isolate,
+        &config.caller_env,
+        &*config.mover,
+        alone,
+    )
 }
 
 /// Whether one of the steps with images is alone, if there is one.

@@ -161,23 +161,34 @@ pub(super) fn rank(does: &Does) -> anyhow::Result<()> {
         program.end()?;
     }
     if does.restart {
-        let wanted = memory.to_vec();
-        for round in 0..does.rounds {
-            memory.fill(0xff);
-            took.restart.push(restart(does, memory, last)?);
-            ensure!(memory == wanted, "what came back is not what was committed");
-            // Fresh pages: never touched.
-            let mut cold = vec![0; memory.len()];
-            took.restart_cold.push(restart(does, &mut cold, last)?);
-            ensure!(
-                round > 0 || cold == wanted,
-                "what came back is not what was committed"
-            );
-        }
+        time_restarts(does, memory, last, &mut took)?;
     }
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &took)?;
     Ok(out.flush()?)
+}
+
+/// Restores the last version as often as there are rounds, into warm and into fresh memory.
+fn time_restarts(
+    does: &Does,
+    memory: &mut [u8],
+    last: Option<VersionId>,
+    took: &mut Took,
+) -> anyhow::Result<()> {
+    let wanted = memory.to_vec();
+    for round in 0..does.rounds {
+        memory.fill(0xff);
+        took.restart.push(restart(does, memory, last)?);
+        ensure!(memory == wanted, "what came back is not what was committed");
+        // Fresh pages: never touched.
+        let mut cold = vec![0; memory.len()];
+        took.restart_cold.push(restart(does, &mut cold, last)?);
+        ensure!(
+            round > 0 || cold == wanted,
+            "what came back is not what was committed"
+        );
+    }
+    Ok(())
 }
 
 fn push(to: &mut Vec<f64>, measured: bool, began: Instant) {

@@ -33,15 +33,15 @@ const LATENCY: &str = "20ms";
 pub(crate) struct Rate(u64, &'static str);
 
 impl std::str::FromStr for Rate {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = ["gbit", "mbit"]
             .into_iter()
             .find(|u| *u == &text[digits.len()..]);
         match (digits.parse(), unit) {
             (Ok(n @ 1..=1_000_000), Some(unit)) => Ok(Self(n, unit)),
-            _ => Err("write a number and its unit, such as 1gbit or 800mbit".into()),
+            _ => anyhow::bail!("write a number and its unit, such as 1gbit or 800mbit"),
         }
     }
 }

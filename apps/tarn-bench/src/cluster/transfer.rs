@@ -57,6 +57,16 @@ pub(super) struct Bench {
     mover: Trees,
 }
 
+/// What all rounds took.
+#[derive(Default)]
+struct Rounds {
+    ours: Vec<Took>,
+    /// In clear, where the client encrypts.
+    clear: Vec<Took>,
+    /// Of bare streams: into nothing and into files, by their number.
+    bare: [[Vec<Took>; BARE_STREAMS.len()]; INTO.len()],
+}
+
 impl Bench {
     pub(super) fn new(of: Shape, args: &Args) -> anyhow::Result<Self> {
         let dir = Scratch::new(&args.dir)?;
@@ -111,29 +121,38 @@ impl Bench {
     }
 
     fn measure(mut self, rounds: u32) -> anyhow::Result<Vec<Figure>> {
-        let (mut ours, mut clear) = (Vec::new(), Vec::new());
-        let mut bare: [[Vec<Took>; BARE_STREAMS.len()]; INTO.len()] = Default::default();
+        let rounds = self.run_rounds(rounds)?;
+        self.figures(&rounds)
+    }
+
+    fn run_rounds(&mut self, rounds: u32) -> anyhow::Result<Rounds> {
+        let mut all = Rounds::default();
         // The first round warms up.
         for round in 0..=rounds {
+            let is_measured = round > 0;
             let tarn = self.timed(|b| b.fetch(0, &Control::default()))?;
-            if round > 0 {
-                ours.push(tarn);
+            if is_measured {
+                all.ours.push(tarn);
             }
             if self.is_sealed {
                 let took = self.timed(|b| b.fetch_from(b.peer.tree(), 0, &Control::default()))?;
-                if round > 0 {
-                    clear.push(took);
+                if is_measured {
+                    all.clear.push(took);
                 }
             }
-            for (into, all) in bare.iter_mut().enumerate() {
-                for (streams, all) in BARE_STREAMS.iter().zip(all) {
+            for (into, by_streams) in all.bare.iter_mut().enumerate() {
+                for (streams, taken) in BARE_STREAMS.iter().zip(by_streams) {
                     let took = self.timed(|b| b.bare(*streams, into > 0))?;
-                    if round > 0 {
-                        all.push(took);
+                    if is_measured {
+                        taken.push(took);
                     }
                 }
             }
         }
+        Ok(all)
+    }
+
+    fn figures(&self, Rounds { ours, clear, bare }: &Rounds) -> anyhow::Result<Vec<Figure>> {
         let speed = |all: &[Took]| {
             let walls: Vec<f64> = all.iter().map(|t| t.wall).collect();
             self.bytes as f64 / 1e6 / median(&walls)
@@ -145,8 +164,8 @@ impl Bench {
         let mut figures = Vec::new();
         if self.is_sealed {
             let both = [
-                ("", "MB/s", speed(&ours), speed(&clear)),
-                (", CPU a GB, both ends", "s", cpu(&ours), cpu(&clear)),
+                ("", "MB/s", speed(ours), speed(clear)),
+                (", CPU a GB, both ends", "s", cpu(ours), cpu(clear)),
             ];
             figures.extend(both.map(|(what, unit, value, clear)| Figure {
                 name: format!("{}{what}", self.label),
@@ -155,25 +174,25 @@ impl Bench {
                 against: Some(("in clear".into(), clear)),
             }));
         }
-        for (into, all) in INTO.iter().zip(&bare) {
+        for (into, all) in INTO.iter().zip(bare) {
             let counted = BARE_STREAMS.iter().zip(all);
             let best = counted.max_by(|a, b| speed(a.1).total_cmp(&speed(b.1)));
             let (streams, best) = best.context("nothing was measured")?;
             let name = format!("{into}, {streams} stream(s)");
             figures.push(Figure {
                 name: self.label.clone(),
-                value: speed(&ours),
+                value: speed(ours),
                 unit: "MB/s",
                 against: Some((name.clone(), speed(best))),
             });
             figures.push(Figure {
                 name: format!("{}, CPU a GB, both ends", self.label),
-                value: cpu(&ours),
+                value: cpu(ours),
                 unit: "s",
                 against: Some((name, cpu(best))),
             });
         }
-        for (into, all) in INTO.iter().zip(&bare) {
+        for (into, all) in INTO.iter().zip(bare) {
             for (streams, all) in BARE_STREAMS.iter().zip(all) {
                 figures.push(Figure {
                     name: format!("{}: {into}, {streams} stream(s)", self.label),

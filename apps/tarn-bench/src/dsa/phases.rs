@@ -95,19 +95,19 @@ impl Pattern {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+fn size(text: &str) -> anyhow::Result<u64> {
     match parse_size(text) {
-        Ok(0) => Err("nothing would ever move".into()),
+        Ok(0) => anyhow::bail!("nothing would ever move"),
         Ok(size) => Ok(size),
-        Err(why) => Err(why.to_string()),
+        Err(why) => Err(why.into()),
     }
 }
 
-fn alignment(text: &str) -> Result<u64, String> {
+fn alignment(text: &str) -> anyhow::Result<u64> {
     let size = size(text)?;
     match size.is_power_of_two() && size <= MIB {
         true => Ok(size),
-        false => Err("an alignment is a power of two up to 1 MiB".into()),
+        false => anyhow::bail!("an alignment is a power of two up to 1 MiB"),
     }
 }
 

@@ -52,7 +52,7 @@ impl Loans {
         let key = (terms.root.clone(), terms.borrower.clone());
         // One that is there would be in the way of another.
         drop(self.state().lent.remove(&key));
-        let loan = Loan::begin(terms)?;
+        let loan = Loan::begin(terms).map_err(|e| e.to_string())?;
         let ProviderAddress {
             host,
             port,
@@ -86,7 +86,8 @@ impl Loans {
             password: brick.password,
         };
         drop(self.state().borrowed.remove(tier));
-        let borrowed = Borrowed::begin(ground, node, provider_address, gone)?;
+        let borrowed =
+            Borrowed::begin(ground, node, provider_address, gone).map_err(|e| e.to_string())?;
         let memory = measure::memory(state, node)?;
         let rates = borrowed.bandwidth(lender, bytes, &memory);
         let (read, write) = rates.map_err(|e: MachineError| e.to_string())?;
@@ -133,5 +134,5 @@ fn grounds(borrow: &Borrow, node: &str) -> Result<Vec<Ground>, String> {
     let tiers = borrow.tiers.iter().map(|t| t.parse());
     let tiers: Result<Vec<TierSpec>, MachineError> = tiers.collect();
     let tiers = tiers.map_err(|e| e.to_string())?;
-    ground(&tiers, &measure::memory(&borrow.state, node)?.0)
+    ground(&tiers, &measure::memory(&borrow.state, node)?.0).map_err(|e| e.to_string())
 }

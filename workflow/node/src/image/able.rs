@@ -3,11 +3,11 @@
 use super::alone::{CONNECTED, MEMORY, TRIAL, memory};
 use super::take::IMAGE_ARGUMENT;
 use super::{CONTENT, Criu, Image, OWN, Plan, choose, criu};
+use crate::capability::CapabilityError;
 use crate::command::plain_shell;
 use crate::launch::{Helper, Launch, Outcome, Stop, Urgency, execute};
 use crate::namespaces::own_folder;
 use crate::protocol::{Bind, Isolation, Spec};
-use crate::world::Config;
 use std::ffi::OsString;
 use std::fs::File;
 use std::iter::once;
@@ -16,33 +16,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tarn_ports::{Control, Mover};
 use tarn_types::event::Imaged;
-use tarn_types::nodes::Own;
 
 /// What an image and a restore of one shell may take, together with what else this machine does.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// For the steps of a run, of which one may be alone.
-pub(crate) fn able(
-    config: &Config,
-    found: &Result<Isolation, String>,
-    alone: bool,
-) -> Result<Criu, String> {
-    if matches!(&config.own, Own::Some(nodes) if nodes.is_empty()) {
-        return Err("no step runs here".into());
-    }
-    let isolate = found
-        .clone()
-        .map_err(|why| format!("it needs namespaces: {why}"))?;
-    let folder = config.state.run(&config.run);
-    try_both(
-        &config.helper_exe,
-        &folder,
-        isolate,
-        &config.caller_env,
-        &*config.mover,
-        alone,
-    )
-}
 
 /// Whether images of a step's processes can be taken and restored on this machine, with the `criu` of this environment; or why not.
 /// With `alone`, of steps that are alone.
@@ -55,25 +31,26 @@ pub fn probe_images(
     env: &[(OsString, OsString)],
     mover: &dyn Mover,
     alone: bool,
-) -> Result<(), String> {
+) -> Result<(), CapabilityError> {
     let isolate = crate::namespaces::isolation(helper, folder)
-        .map_err(|why| format!("it needs namespaces: {why}"))?;
-    try_both(helper, folder, isolate, env, mover, alone).map(drop)
+        .map_err(|why| CapabilityError::needs_namespaces(&why))?;
+    try_images(helper, folder, isolate, env, mover, alone).map(drop)
 }
 
-fn try_both(
+/// As [`probe_images`], where it is known how steps are kept apart.
+pub(crate) fn try_images(
     helper: &Path,
     folder: &Path,
     isolate: Isolation,
     env: &[(OsString, OsString)],
     mover: &dyn Mover,
     alone: bool,
-) -> Result<Criu, String> {
+) -> Result<Criu, CapabilityError> {
     let Isolation::Namespaces { user } = isolate else {
-        return Err("it needs namespaces".into());
+        return Err(CapabilityError::new("it needs namespaces"));
     };
     let criu = Criu::new(criu::find(env)?, user);
-    let io = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let io = |e: std::io::Error| CapabilityError::new(format_args!("{}: {e}", folder.display()));
     let folder = own_folder(folder).map_err(io)?;
     let trial = Trial {
         helper,
@@ -98,32 +75,37 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    fn both(&self, mover: &dyn Mover) -> Result<(), String> {
+    fn both(&self, mover: &dyn Mover) -> Result<(), CapabilityError> {
         for folder in ["images", "own", "alone"] {
             let folder = self.folder.join(folder);
-            std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+            std::fs::create_dir(&folder)
+                .map_err(|e| CapabilityError::new(format_args!("{}: {e}", folder.display())))?;
         }
         self.run(None).map_err(|why| {
-            format!(
+            CapabilityError::new(format_args!(
                 "no image can be taken with {}: {why}",
                 self.criu.program.display()
-            )
+            ))
         })?;
         let images = self.folder.join("images");
         let chosen = choose(mover, &images, &Control::default(), |_, _| ());
-        let image = chosen.map_err(|f| f.message)?;
-        let image = image.ok_or("the image that was taken on trial is not there")?;
+        let image = chosen.map_err(|f| CapabilityError::new(f.message))?;
+        let image = image.ok_or_else(|| {
+            CapabilityError::new("the image that was taken on trial is not there")
+        })?;
         self.run(Some(image)).map_err(|why| {
-            format!(
+            CapabilityError::new(format_args!(
                 "an image cannot be restored with {}: {why}",
                 self.criu.program.display()
-            )
+            ))
         })
     }
 
     /// Runs it until it is known whether an image is taken, or the one that it begins with is restored.
-    fn run(&self, from: Option<Image>) -> Result<(), String> {
-        let io = |e: std::io::Error| format!("{}: {e}", self.folder.display());
+    fn run(&self, from: Option<Image>) -> Result<(), CapabilityError> {
+        let io = |e: std::io::Error| {
+            CapabilityError::new(format_args!("{}: {e}", self.folder.display()))
+        };
         let stop = Arc::new(Stop::new().map_err(io)?);
         let seen = Arc::new(Mutex::new(None));
         let told = {
@@ -145,10 +127,10 @@ impl Trial<'_> {
         };
         let log = File::create(self.folder.join("log")).map_err(io)?;
         let mut process = Helper::spawn(self.helper, log).map_err(|e| {
-            format!(
+            CapabilityError::new(format_args!(
                 "the helper process {} cannot be started: {e}",
                 self.helper.display()
-            )
+            ))
         })?;
         process.equip(Launch {
             spec: self.spec(from),
@@ -160,11 +142,15 @@ impl Trial<'_> {
         drop(process);
         match (seen.lock().ok().and_then(|mut s| s.take()), outcome) {
             (Some(Imaged::Taken { .. } | Imaged::Restored { .. }), _) => Ok(()),
-            (Some(Imaged::NotTaken { why } | Imaged::NotRestored { why, .. }), _) => Err(why),
-            (None, Outcome::Broken(why) | Outcome::NotRestored(why)) => Err(why),
+            (Some(Imaged::NotTaken { why } | Imaged::NotRestored { why, .. }), _) => {
+                Err(CapabilityError::new(why))
+            }
+            (None, Outcome::Broken(why) | Outcome::NotRestored(why)) => {
+                Err(CapabilityError::new(why))
+            }
             // Nothing of a trial is copied.
             (Some(Imaged::Copied { .. } | Imaged::NotCopied { .. }) | None, _) => {
-                Err("it took too long".into())
+                Err(CapabilityError::new("it took too long"))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! CRIU, as it is called.
 
 use super::{Criu, Plan};
+use crate::capability::CapabilityError;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +22,7 @@ const HARMLESS: [&str; 3] = [
 const SHOWN: usize = 2;
 
 /// The program that the environment names.
-pub(super) fn find(env: &[(OsString, OsString)]) -> Result<PathBuf, String> {
+pub(super) fn find(env: &[(OsString, OsString)]) -> Result<PathBuf, CapabilityError> {
     let get = |name: &str| {
         env.iter()
             .find(|(n, _)| n == name)
@@ -31,10 +32,10 @@ pub(super) fn find(env: &[(OsString, OsString)]) -> Result<PathBuf, String> {
         let named = PathBuf::from(named);
         return match named.is_absolute() && named.is_file() {
             true => Ok(named),
-            false => Err(format!(
+            false => Err(CapabilityError::new(format_args!(
                 "{VARIABLE} names {}, which is no file with an absolute path",
                 named.display()
-            )),
+            ))),
         };
     }
     let path = get("PATH").unwrap_or(OsStr::new("/usr/bin:/bin"));
@@ -43,7 +44,7 @@ pub(super) fn find(env: &[(OsString, OsString)]) -> Result<PathBuf, String> {
         .map(|f| f.join("criu"))
         .filter(|p| p.is_absolute() && p.is_file());
     found.next().ok_or_else(|| {
-        format!("there is no `criu` on PATH: install CRIU 4.0 or later, or name it with {VARIABLE}=/path/to/criu")
+        CapabilityError::new(format_args!("there is no `criu` on PATH: install CRIU 4.0 or later, or name it with {VARIABLE}=/path/to/criu"))
     })
 }
 
@@ -151,6 +152,7 @@ mod tests {
         assert!(
             find(&env("TARN_CRIU", "/no/such"))
                 .unwrap_err()
+                .to_string()
                 .contains("no file")
         );
         assert!(

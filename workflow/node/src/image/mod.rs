@@ -10,7 +10,6 @@ mod pids;
 pub(crate) mod restore;
 pub mod take;
 
-pub(crate) use able::able;
 pub(crate) use kept::{choose, discard, put_back, whole};
 
 use serde::{Deserialize, Serialize};

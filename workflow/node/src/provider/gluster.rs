@@ -1,6 +1,7 @@
 //! GlusterFS for a step: a brick and a client on each of its nodes, told by files what they are. docs/internals/shared-namespace.md.
 
 use super::{Plan, Provider, ProviderAddress, volfile};
+use crate::capability::CapabilityError;
 use crate::store::tail;
 use rustix::process::{Pid, Signal};
 use rustix::thread::CapabilitySet;
@@ -35,49 +36,50 @@ pub(crate) struct Gluster<'a> {
 }
 
 /// Whether this machine has what it needs; if not, what is missing. `helper` is the tarn binary.
-pub(crate) fn able(helper: &Path) -> Result<(), String> {
+pub(crate) fn able(helper: &Path) -> Result<(), CapabilityError> {
     program("glusterfsd")?;
     program("glusterfs")?;
     library(helper)?;
-    fuse().map_err(|e| e.to_string())
+    fuse()
 }
 
 /// Whether this machine has what it takes to use another's brick; if not, what is missing.
-pub(crate) fn able_to_mount() -> Result<(), String> {
+pub(crate) fn able_to_mount() -> Result<(), CapabilityError> {
     program("glusterfs")?;
-    fuse().map_err(|e| e.to_string())
+    fuse()
 }
 
 /// Administrators' programs are not in everybody's search path.
-fn program(name: &str) -> Result<PathBuf, String> {
+fn program(name: &str) -> Result<PathBuf, CapabilityError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     let mut all = std::env::split_paths(&path)
         .chain(more)
         .map(|f| f.join(name));
     all.find(|p| p.is_file()).ok_or_else(|| {
-        format!("there is no {name}; install GlusterFS 10 (Debian: glusterfs-server)")
+        CapabilityError::new(format_args!(
+            "there is no {name}; install GlusterFS 10 (Debian: glusterfs-server)"
+        ))
     })
 }
 
-fn library(helper: &Path) -> Result<PathBuf, String> {
+fn library(helper: &Path) -> Result<PathBuf, CapabilityError> {
     const NAME: &str = "libtarnbrick.so";
     let beside = helper.parent().unwrap_or(Path::new("/"));
     let all = [beside.join(NAME), beside.join("../lib/tarn").join(NAME)];
     all.into_iter().find(|p| p.is_file()).ok_or_else(|| {
-        format!(
+        CapabilityError::new(format_args!(
             "there is no {NAME} beside {} or in ../lib/tarn; scripts/install.sh puts it there",
             helper.display()
-        )
+        ))
     })
 }
 
-fn fuse() -> io::Result<()> {
+fn fuse() -> Result<(), CapabilityError> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).write(true).open("/dev/fuse");
     opened.map(drop).map_err(|e| {
-        let why = format!("/dev/fuse cannot be opened: {e}; FUSE must be allowed to the user (mode 0666, as udev makes it)");
-        io::Error::new(e.kind(), why)
+        CapabilityError::new(format_args!("/dev/fuse cannot be opened: {e}; FUSE must be allowed to the user (mode 0666, as udev makes it)"))
     })
 }
 
@@ -232,7 +234,7 @@ impl<'a> Gluster<'a> {
 
 impl Provider for Gluster<'_> {
     fn start(&mut self) -> io::Result<ProviderAddress> {
-        fuse()?;
+        fuse().map_err(io::Error::other)?;
         std::fs::set_permissions(&self.plan.folder, Permissions::from_mode(0o700))?;
         let mut made = DirBuilder::new();
         // A brick that is lent again is there.

@@ -11,7 +11,10 @@ const PING: u32 = 10;
 ///
 /// No `write-behind` and no other cache stands in these files: what a program has written is in the brick's folder when its call
 /// returns, so nothing is lost when the client ends.
-pub(super) fn brick(folder: &Path, provider_address: &ProviderAddress) -> Result<String, String> {
+pub(super) fn brick(
+    folder: &Path,
+    provider_address: &ProviderAddress,
+) -> Result<String, WordError> {
     let ProviderAddress {
         port,
         user,
@@ -48,7 +51,7 @@ pub(super) fn brick(folder: &Path, provider_address: &ProviderAddress) -> Result
 }
 
 /// Of a client: each file whole on one brick, by its name.
-pub(super) fn client(provider_addresses: &[ProviderAddress]) -> Result<String, String> {
+pub(super) fn client(provider_addresses: &[ProviderAddress]) -> Result<String, WordError> {
     let mut out = String::new();
     let names: Vec<String> = (0..provider_addresses.len())
         .map(|n| format!("node{n}"))
@@ -81,15 +84,20 @@ pub(super) fn client(provider_addresses: &[ProviderAddress]) -> Result<String, S
     Ok(out)
 }
 
+/// A value that these files cannot hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "GlusterFS cannot be told `{}`: its files have no place for white space and quotes; name a tier whose path has none \
+     (--tier NAME=PATH)",
+    .0.escape_debug()
+)]
+pub(super) struct WordError(String);
+
 /// A value as these files can hold it: their words end at white space, and there is no way to quote it.
-fn word(value: &str) -> Result<&str, String> {
+fn word(value: &str) -> Result<&str, WordError> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '`' | '#' | '!');
     match value.is_empty() || value.contains(odd) {
-        true => Err(format!(
-            "GlusterFS cannot be told `{}`: its files have no place for white space and quotes; name a tier whose path has none \
-             (--tier NAME=PATH)",
-            value.escape_debug()
-        )),
+        true => Err(WordError(value.to_owned())),
         false => Ok(value),
     }
 }

@@ -1,6 +1,7 @@
 //! What `tarn run` asks of a local world before and after it is driven.
 
 use super::Local;
+use crate::capability::CapabilityError;
 use crate::drained::{is_there, remove_drained};
 use crate::inventory::{self, Stays};
 use crate::ledger::vacate;
@@ -18,18 +19,24 @@ use tarn_types::layout::{ERASE, TierDir};
 use tarn_types::nodes::{Cleaned, Staying};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 
+fn as_text(can: &Result<(), CapabilityError>) -> Result<(), String> {
+    can.as_ref()
+        .map(|()| ())
+        .map_err(CapabilityError::to_string)
+}
+
 impl Nodes for Local {
     fn multi_node(&self) -> Result<(), String> {
-        self.shared.multi_node.clone()
+        as_text(&self.shared.multi_node)
     }
 
     fn one_namespace(&self) -> Result<(), String> {
-        self.shared.one_namespace.clone()
+        as_text(&self.shared.one_namespace)
     }
 
     fn images(&self) -> Result<(), String> {
         match &self.shared.imaging {
-            Some(Err(why)) => Err(why.clone()),
+            Some(Err(why)) => Err(why.to_string()),
             _ => Ok(()),
         }
     }
