@@ -64,7 +64,7 @@ pub enum AttachError {
 
 /// Where a tier that this node does not have can appear.
 #[derive(Debug, Clone)]
-pub struct Ground {
+pub struct AttachPoint {
     /// The tier's name.
     pub tier: String,
     /// Where: the tier's own path, or a folder of tarn's own.
@@ -78,7 +78,7 @@ pub struct Ground {
 ///
 /// # Errors
 /// Why no tier can be borrowed.
-pub fn ground(tiers: &[TierSpec], folder: &Path) -> Result<Vec<Ground>, AttachError> {
+pub fn attach_points(tiers: &[TierSpec], folder: &Path) -> Result<Vec<AttachPoint>, AttachError> {
     let lacking: Vec<&TierSpec> = tiers.iter().filter(|t| lacks(t).is_some()).collect();
     if lacking.is_empty() {
         return Ok(Vec::new());
@@ -101,7 +101,7 @@ pub fn ground(tiers: &[TierSpec], folder: &Path) -> Result<Vec<Ground>, AttachEr
     namespace::enter_mounts(user, arrange).map_err(AttachError::Namespace)
 }
 
-fn arrange(tier: &TierSpec, work: &Path) -> io::Result<Ground> {
+fn arrange(tier: &TierSpec, work: &Path) -> io::Result<AttachPoint> {
     namespace::mount_memory(work, WORK_BYTES)?;
     let root = match covered(&tier.root) {
         // It is there, though it cannot be used.
@@ -119,7 +119,7 @@ fn arrange(tier: &TierSpec, work: &Path) -> io::Result<Ground> {
             root
         }
     };
-    Ok(Ground {
+    Ok(AttachPoint {
         tier: tier.name.clone(),
         root,
         work: work.to_owned(),
@@ -133,22 +133,22 @@ fn covered(root: &Path) -> Option<PathBuf> {
     (there == root || (there != Path::new("/") && empty())).then(|| there.to_owned())
 }
 
-/// A tier of another node; given back when it is dropped.
+/// A partition of another node's tier, attached here; dropping it detaches it.
 #[derive(Debug)]
-pub struct Borrowed {
-    ground: Ground,
+pub struct AttachedPartition {
+    ground: AttachPoint,
     /// It ends when this does.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Borrowed {
+impl AttachedPartition {
     /// Mounts it. `gone` is told when it has gone, and why; it may be told again.
     ///
     /// # Errors
     /// Why it cannot be had.
     pub fn begin(
-        ground: &Ground,
+        ground: &AttachPoint,
         node: &str,
         provider_address: ProviderAddress,
         gone: impl Fn(String) + Send + 'static,
@@ -190,7 +190,7 @@ impl Borrowed {
             thread: Some(thread.map_err(io)?),
         };
         let mounted = told.recv();
-        mounted.unwrap_or_else(|_| Err(AttachError::Internal))?;
+        mounted.unwrap_or(Err(AttachError::Internal))?;
         Ok(this)
     }
 
@@ -227,7 +227,7 @@ impl Borrowed {
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for AttachedPartition {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -32,7 +32,7 @@ const LOG: &str = "helper.log";
 /// Bytes of that which are told.
 const SAID: usize = 600;
 
-/// What is lent, to whom.
+/// Which partition is exported, and to which node.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// The tarn binary, whose helper serves it.
@@ -52,7 +52,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// The loan's folder, below the tier's root; its name in the ledger.
+    /// The export's folder, below the tier's root; its name in the ledger.
     fn name(&self) -> String {
         format!("{LENT}/{}/{}", self.workspace, self.borrower)
     }
@@ -90,16 +90,16 @@ pub enum ExportError {
     Internal,
 }
 
-/// A loan; over when it is dropped.
+/// A partition of a tier that this node exports; dropping it ends the export.
 #[derive(Debug)]
-pub struct Loan {
+pub struct ExportedPartition {
     terms: Terms,
     stop: Arc<Stop>,
     provider_address: ProviderAddress,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Loan {
+impl ExportedPartition {
     /// Enters it in the tier's ledger and serves it.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Loan {
         };
         let thread = thread.map_err(io)?;
         let began = told.recv();
-        let provider_address = began.unwrap_or_else(|_| Err(ExportError::Internal));
+        let provider_address = began.unwrap_or(Err(ExportError::Internal));
         match provider_address {
             Ok(provider_address) => Ok(Self {
                 terms,
@@ -159,7 +159,7 @@ impl Loan {
     }
 }
 
-impl Drop for Loan {
+impl Drop for ExportedPartition {
     fn drop(&mut self) {
         self.stop.ask(Urgency::Kill);
         if let Some(thread) = self.thread.take() {

@@ -449,7 +449,7 @@ impl NodeSetup<'_> {
         self.shared
             .one_namespace
             .clone()
-            .map_err(|why| failure(FailureKind::Launch, &why.to_string()))?;
+            .map_err(|why| failure(FailureKind::Launch, why.to_string()))?;
         let folder = self.work.join(provider::FOLDER);
         make_folder(&folder)?;
         let mut parts = Vec::with_capacity(spread.len());

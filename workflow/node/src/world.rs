@@ -18,7 +18,7 @@ use crate::kept::{self, Kept};
 use crate::keys::{DataKeys, Wrapping};
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
-use crate::lent::Loan;
+use crate::lent::ExportedPartition;
 use crate::namespaces::{Namespaces, isolation, probe_shared};
 use crate::pool::{Job, Pool};
 use crate::protocol::Isolation;
@@ -292,7 +292,7 @@ impl Local {
     }
 
     /// What is lent to another node lies in memory that the steps here use too: who holds more of it than was lent may lose it.
-    pub fn lends(&self, loan: &Loan) {
+    pub fn lends(&self, loan: &ExportedPartition) {
         if let Some(writer) = loan.writer() {
             self.shared.writers.add_for_good(writer);
         }

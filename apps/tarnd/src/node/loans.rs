@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tarn_node::borrowed::{Borrowed, Ground, ground};
-use tarn_node::lent::{Loan, Terms};
+use tarn_node::borrowed::{AttachPoint, AttachedPartition, attach_points};
+use tarn_node::lent::{ExportedPartition, Terms};
 use tarn_node::machine::{MachineError, TierSpec};
 use tarn_node::{Local, ProviderAddress};
 use tarn_proto::node::{Answer, Borrow, Brick};
@@ -15,16 +15,16 @@ use super::measure;
 #[derive(Debug)]
 pub(super) struct Loans {
     /// Where borrowed tiers can appear, or why none can be borrowed.
-    grounds: Result<Vec<Ground>, String>,
+    grounds: Result<Vec<AttachPoint>, String>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// By tier and borrower.
-    lent: BTreeMap<(PathBuf, String), Arc<Loan>>,
+    lent: BTreeMap<(PathBuf, String), Arc<ExportedPartition>>,
     /// By the tier's name; with the lender.
-    borrowed: BTreeMap<String, (String, Arc<Borrowed>)>,
+    borrowed: BTreeMap<String, (String, Arc<AttachedPartition>)>,
 }
 
 impl Loans {
@@ -52,7 +52,7 @@ impl Loans {
         let key = (terms.root.clone(), terms.borrower.clone());
         // One that is there would be in the way of another.
         drop(self.state().lent.remove(&key));
-        let loan = Loan::begin(terms).map_err(|e| e.to_string())?;
+        let loan = ExportedPartition::begin(terms).map_err(|e| e.to_string())?;
         let ProviderAddress {
             host,
             port,
@@ -86,8 +86,8 @@ impl Loans {
             password: brick.password,
         };
         drop(self.state().borrowed.remove(tier));
-        let borrowed =
-            Borrowed::begin(ground, node, provider_address, gone).map_err(|e| e.to_string())?;
+        let borrowed = AttachedPartition::begin(ground, node, provider_address, gone)
+            .map_err(|e| e.to_string())?;
         let memory = measure::memory(state, node)?;
         let rates = borrowed.bandwidth(lender, bytes, &memory);
         let (read, write) = rates.map_err(|e: MachineError| e.to_string())?;
@@ -130,9 +130,9 @@ pub(super) fn is_gone(tier: &str, lender: &str, why: &str) -> String {
     format!("its tier `{tier}`, which it borrows from {lender}, has gone: {why}")
 }
 
-fn grounds(borrow: &Borrow, node: &str) -> Result<Vec<Ground>, String> {
+fn grounds(borrow: &Borrow, node: &str) -> Result<Vec<AttachPoint>, String> {
     let tiers = borrow.tiers.iter().map(|t| t.parse());
     let tiers: Result<Vec<TierSpec>, MachineError> = tiers.collect();
     let tiers = tiers.map_err(|e| e.to_string())?;
-    ground(&tiers, &measure::memory(&borrow.state, node)?.0).map_err(|e| e.to_string())
+    attach_points(&tiers, &measure::memory(&borrow.state, node)?.0).map_err(|e| e.to_string())
 }

@@ -20,9 +20,7 @@ use tarn_types::nodes::{Cleaned, Staying};
 use tarn_types::part::{PartInfo, PartRef, Place, StoreKey, Transfer};
 
 fn as_text(can: &Result<(), CapabilityError>) -> Result<(), String> {
-    can.as_ref()
-        .map(|()| ())
-        .map_err(CapabilityError::to_string)
+    can.clone().map_err(|why| why.to_string())
 }
 
 impl Nodes for Local {
