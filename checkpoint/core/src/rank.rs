@@ -8,6 +8,7 @@ mod ahead;
 mod asked;
 mod buddy;
 mod commit;
+mod copy;
 mod destage;
 mod flush;
 mod found;
@@ -16,6 +17,7 @@ mod outside;
 mod parity;
 mod replicate;
 mod restore;
+mod space;
 mod words;
 
 use crate::arena::{Arena, ArenaError, Level, Version, VersionId, pinned_by_readers};
@@ -389,7 +391,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// # Errors
     /// When there is no room, or no memory.
     pub fn reserve(&mut self, sizes: &[u64]) -> Result<(), Fault> {
-        self.shared.take().reserve(&self.shared, sizes)
+        self.shared.take().reserve_space(&self.shared, sizes)
     }
 
     /// Keeps the state of objects as a new version: the how many-eth commit it is, which is the same on all ranks. When it returns,
@@ -399,7 +401,7 @@ impl<T: Vault + 'static, M: Vault + 'static> Rank<T, M> {
     /// When there is no room, what was staged before cannot be de-staged, or other ranks are too far behind: this rank has no such
     /// version then, and the ones before are what they were.
     pub fn commit(&mut self, items: &[Item<'_>]) -> Result<Committed, Fault> {
-        let mut committed = self.shared.commit(items);
+        let mut committed = self.shared.commit_version(items);
         self.shared.ring();
         if let Ok(committed) = &mut committed {
             self.reach(committed);
@@ -753,7 +755,7 @@ fn publish<A: Medium>(
 
 /// Places for objects of these sizes, as in a slot, in an arena that grows if there is no room.
 fn places<A: Medium>(arena: &mut Arena, medium: &mut A, sizes: &[u64]) -> Result<Vec<u64>, Fault> {
-    let (offsets, length) = layout::slot(sizes.iter().copied()).ok_or_else(commit::too_large)?;
+    let (offsets, length) = layout::slot(sizes.iter().copied()).ok_or_else(space::too_large)?;
     let places = arena.places(&whole(medium)?, &[length]);
     let at = match places {
         Err(ArenaError::Full { wanted, .. }) => {

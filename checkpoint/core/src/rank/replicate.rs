@@ -5,7 +5,7 @@ use super::buddy::Nodes;
 use super::destage::{self, RUN};
 use super::found::{self, Far, VersionSource};
 use super::parity::{Image, Parity};
-use super::{RECENT, Replicate, Shared, commit, lock, publish, whole};
+use super::{RECENT, Replicate, Shared, lock, publish, space, whole};
 use crate::arena::{Arena, Header, Level, VersionId};
 use crate::fault::{Code, Fault};
 use crate::layout;
@@ -246,14 +246,14 @@ pub(super) fn made<T: Vault>(
     header: Header,
 ) -> Result<(Arena, T::Medium), Fault> {
     let size = layout::slot(sizes.iter().copied())
-        .and_then(|(_, slot)| commit::arena_size(slot, sizes, KEPT));
-    let size = size.ok_or_else(commit::too_large)?;
+        .and_then(|(_, slot)| space::arena_size(slot, sizes, KEPT));
+    let size = size.ok_or_else(space::too_large)?;
     let mut made = None;
     let medium = tier.create(name, size, &mut |medium| {
         made = Some(Arena::format(&mut whole(medium)?, header.clone()));
         Ok(())
     })?;
-    Ok((made.ok_or_else(commit::not_open)??, medium))
+    Ok((made.ok_or_else(space::not_open)??, medium))
 }
 
 /// Fills places in an arena with what a manifest says, which leads to them then.
