@@ -4,7 +4,7 @@
 //! Nothing here keeps a program from starting for longer than its arena takes: a rank is held for as long as it takes to lock its arena,
 //! and who begins as this rank then waits for that lock.
 
-use crate::session::MEMORY;
+use crate::settings::MEMORY;
 use crate::version_catalog::VersionCatalog;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

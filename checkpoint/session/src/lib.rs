@@ -36,6 +36,7 @@ mod keys;
 mod memory;
 mod reader;
 mod session;
+mod settings;
 mod slot;
 mod transport;
 pub mod version_catalog;

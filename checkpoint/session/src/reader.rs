@@ -4,7 +4,7 @@
 //! passes over what is pinned. That no version is taken for pinned which is given up already, see docs/internals/checkpoints.md.
 
 use crate::memory::{Element, Memory};
-use crate::session::{name_of, tier_of};
+use crate::settings::{name_of, tier_of};
 use crate::version_catalog::{Run, VersionCatalog};
 use once_cell::race::OnceBox;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,30 +2,28 @@
 
 use crate::environment::{distance, may_begin, path, switches, text};
 use crate::memory::{Element, Memory};
+use crate::settings::{self, invalid};
 use crate::transport;
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tarn_checkpoint_core::manifest::{MAX_DIMENSIONS, MAX_KEY, MAX_OBJECTS};
 use tarn_checkpoint_core::{
-    Asked, Code, Committed, Empty, ExternalStore, Fault, Item, Level, MAX_REPLICAS, MAX_SET, Rank,
-    Replicate, Restorable, Shape, Staging, Stats, VersionId,
+    Asked, Code, Committed, Empty, Fault, Item, Level, MAX_REPLICAS, MAX_SET, Rank, Replicate,
+    Restorable, Shape, Staging, Stats, VersionId,
 };
 use tarn_dirty_pages::Tracker;
-use tarn_media::{Device, ExternalFolder, Folder, Profile};
+use tarn_media::{Device, Folder, Profile};
 use tarn_ports::{PowerFail, Ranks};
 use tarn_ranks::Meeting;
 use tarn_sys::signals::Blocked;
-use tarn_types::units::parse_rate;
 
 /// Longest wait for other ranks, unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Smaller objects are not worth watching.
 const WATCHED: usize = 4 << 20;
-/// What is kept in memory for all ranks of this user, below the folder of memory.
-pub(crate) const MEMORY: &str = "tarn-phx-";
 
 /// How a program wants it. What is not said is as the environment says, or as it is best.
 #[derive(Debug, Clone)]
@@ -193,38 +191,11 @@ impl Session {
     pub fn begin(options: Options) -> Result<Self, Fault> {
         // Signals are the program's: no thread of this library takes one.
         let _blocked = Blocked::new();
-        let name = &*name_of(options.run)?;
-        if options.rank >= options.ranks {
-            return Err(invalid(format!(
-                "rank {} of {} ranks",
-                options.rank, options.ranks
-            )));
-        }
-        possible(options.replicas)?;
-        match options.replicate {
-            Replicate::Copies(copies) if !(1..=MAX_REPLICAS as usize).contains(&copies) => {
-                let text = format!(
-                    "{copies} copies of all of a version: 1 to {MAX_REPLICAS} are possible"
-                );
-                return Err(invalid(text));
-            }
-            Replicate::Parity(ranks) if !(2..=MAX_SET).contains(&ranks) => {
-                let text = format!("sets of {ranks} ranks: 2 to {MAX_SET} are possible");
-                return Err(invalid(text));
-            }
-            _ => {}
-        }
+        let name = &*settings::name_of(options.run.clone())?;
+        check(&options)?;
         let processors = options.processors;
-        if let Some(high) = processors.iter().find(|p| **p >= CpuSet::MAX_CPU) {
-            return Err(invalid(format!("there is no processor {high}")));
-        }
-        let tracker = match options.mprotect {
-            true => Some(
-                Tracker::by_mprotect().map_err(|e| Fault::new(Code::Unsupported, e.to_string()))?,
-            ),
-            false => Tracker::probe().ok(),
-        };
-        let tier = tier_of(options.tier)?;
+        let tracker = settings::tracker(options.mprotect)?;
+        let tier = settings::tier_of(options.tier)?;
         let memory = options.memory.or_else(|| path("TARN_PHX_MEMORY"));
         let memory = memory.unwrap_or_else(|| "/dev/shm".into());
         may_begin(&tier, "the persistent tier (`tier`, or TARN_PHX_TIER)")?;
@@ -233,23 +204,17 @@ impl Session {
             "the folder of memory (`memory`, or TARN_PHX_MEMORY)",
         )?;
         let key_file = options.key.or_else(|| path("TARN_PHX_KEY"));
-        let key = key_file.as_deref().map(key).transpose()?;
+        let key = key_file.as_deref().map(settings::key).transpose()?;
         let providers = transport::providers(options.transport)?;
         let profile = options.profile.or_else(|| text("TARN_PHX_PROFILE"));
-        let profile = profile.map_or_else(
-            || Ok(Profile::none()),
-            |p| Profile::named(&p).map_err(|e| invalid(e.to_string())),
-        )?;
+        let profile = settings::profile_of(profile)?;
         let external = options.external.or_else(|| path("TARN_PHX_EXTERNAL"));
-        let external = external_store(external, options.flush_every, options.flush_rate, name)?;
+        let external =
+            settings::external_store(external, options.flush_every, options.flush_rate, name)?;
         let encrypt = options.encrypt || crate::keys::asked("TARN_PHX_ENCRYPT")?;
         let seal = encrypt.then(|| crate::keys::sealing(name)).transpose()?;
-        let user = rustix::process::geteuid().as_raw();
-        let memory = memory.join(format!("{MEMORY}{user}"));
         let plain = Arc::new(Device::new(Profile::none()));
-        // Whoever may write to it could put another folder into the place of the run's.
-        Folder::new(&memory, Arc::clone(&plain))?;
-        let memory = memory.join(name);
+        let memory = settings::memory_of(&memory, name, Arc::clone(&plain))?;
         let ranks = Meeting::join(tarn_ranks::Options {
             folder: memory.join("meet"),
             rank: options.rank,
@@ -271,15 +236,12 @@ impl Session {
             false => Device::new(Profile::none()),
         };
         let folder = Folder::new(&tier.join("phx").join(name), Arc::new(device))?;
-        let staging = match options.staging {
-            Some(staging) => staging,
-            // A tier in memory is as fast as memory.
-            None if !slow && tarn_sys::memory::in_memory(&tier) => Staging::None,
-            None => Staging::Half,
-        };
+        let staging = options
+            .staging
+            .unwrap_or_else(|| settings::staging_of(slow, &tier));
         let rank = tarn_checkpoint_core::Options {
             run: name.as_bytes().into(),
-            identity: random()?,
+            identity: settings::random()?,
             staging,
             buddies: replicas as usize,
             same_node: options.same_node,
@@ -291,7 +253,7 @@ impl Session {
             audit: options.audit,
             enter: Arc::new(move || {
                 Blocked::new().stay();
-                stay_on(&processors);
+                settings::stay_on(&processors);
             }),
             external,
             seal,
@@ -602,69 +564,31 @@ impl Session {
     }
 }
 
-/// The program's name: as it is given, or as the environment says.
-pub(crate) fn name_of(given: Option<String>) -> Result<String, Fault> {
-    let name = given.or_else(|| text("TARN_PHX_RUN"));
-    let name = name.unwrap_or_else(|| "phx".into());
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(plain) {
+/// Checks the options that stand for themselves, before anything is touched.
+fn check(options: &Options) -> Result<(), Fault> {
+    if options.rank >= options.ranks {
         return Err(invalid(format!(
-            "the run's name is {name:?}; it has 1 to 200 letters, digits, '.', '_' and '-', and begins with no '.'"
+            "rank {} of {} ranks",
+            options.rank, options.ranks
         )));
     }
-    Ok(name)
-}
-
-/// The folder on the persistent tier: as it is given, or as the environment says.
-pub(crate) fn tier_of(given: Option<PathBuf>) -> Result<PathBuf, Fault> {
-    given.or_else(|| path("TARN_PHX_TIER")).ok_or_else(|| {
-        invalid("no persistent tier: set `tier`, or TARN_PHX_TIER, to a folder on it")
-    })
-}
-
-/// Where versions are flushed to, and which.
-fn external_store(
-    folder: Option<PathBuf>,
-    every: Option<u64>,
-    rate: Option<u64>,
-    run: &str,
-) -> Result<Option<ExternalStore>, Fault> {
-    let every = match (every, text("TARN_PHX_FLUSH_EVERY")) {
-        (Some(every), _) => every,
-        (None, None) => 0,
-        (None, Some(text)) => text.parse().map_err(|_| {
+    possible(options.replicas)?;
+    match options.replicate {
+        Replicate::Copies(copies) if !(1..=MAX_REPLICAS as usize).contains(&copies) => {
             let text =
-                format!("TARN_PHX_FLUSH_EVERY is {text:?}: give a number of versions, 0 for none");
-            invalid(text)
-        })?,
-    };
-    let rate = match (rate, text("TARN_PHX_FLUSH_RATE")) {
-        (Some(rate), _) => rate,
-        (None, None) => 0,
-        (None, Some(text)) => {
-            parse_rate(&text).map_err(|e| invalid(format!("TARN_PHX_FLUSH_RATE: {e}")))?
+                format!("{copies} copies of all of a version: 1 to {MAX_REPLICAS} are possible");
+            return Err(invalid(text));
         }
-    };
-    let Some(folder) = folder else {
-        return match every {
-            0 => Ok(None),
-            _ => Err(invalid(format!(
-                "every {every}. version is to be flushed, and there is no external store: set `external`, or TARN_PHX_EXTERNAL, to a folder on it"
-            ))),
-        };
-    };
-    let store = ExternalFolder::new(&folder, Path::new(run)).map_err(|e| match Fault::from(e) {
-        Fault {
-            code: Code::NotFound,
-            text,
-        } => invalid(format!("{text}; is it mounted on this node?")),
-        other => other,
-    })?;
-    Ok(Some(ExternalStore {
-        store: Arc::new(store),
-        every,
-        rate,
-    }))
+        Replicate::Parity(ranks) if !(2..=MAX_SET).contains(&ranks) => {
+            let text = format!("sets of {ranks} ranks: 2 to {MAX_SET} are possible");
+            return Err(invalid(text));
+        }
+        _ => {}
+    }
+    if let Some(high) = options.processors.iter().find(|p| **p >= CpuSet::MAX_CPU) {
+        return Err(invalid(format!("there is no processor {high}")));
+    }
+    Ok(())
 }
 
 /// Whether there can be so many replicas, if any number was said.
@@ -727,62 +651,10 @@ fn within([all, first, count, ghost]: &[u64; 4]) -> bool {
     end.is_some_and(|end| end <= *all) && ghost <= count
 }
 
-fn invalid(text: impl Into<String>) -> Fault {
-    Fault::new(Code::Invalid, text)
-}
-
 fn unknown(key: &[u8]) -> Fault {
     let text = format!(
         "there is no object {:?}: create or register it first",
         String::from_utf8_lossy(key)
     );
     Fault::new(Code::NotFound, text)
-}
-
-fn random() -> Result<u128, Fault> {
-    let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let got =
-            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
-        filled += got.map_err(|e| Fault::new(Code::Io, format!("no random numbers: {e}")))?;
-    }
-    Ok(u128::from_le_bytes(bytes))
-}
-
-/// The thread stays on these processors; where it may not, it goes where it is sent.
-fn stay_on(processors: &[usize]) {
-    if !processors.is_empty() {
-        let mut set = CpuSet::new();
-        processors.iter().for_each(|p| set.set(*p));
-        let _ = rustix::thread::sched_setaffinity(None, &set);
-    }
-}
-
-/// A key: `hex:` and its 64 hexadecimal digits, or a file that holds them, for its owner alone.
-fn key(given: &Path) -> Result<[u8; 32], Fault> {
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::MetadataExt;
-    if let Some(text) = given.as_os_str().as_bytes().strip_prefix(b"hex:") {
-        let text = String::from_utf8_lossy(text);
-        return digits(&text)
-            .ok_or_else(|| invalid("the key after hex: is not 64 hexadecimal digits"));
-    }
-    let bad = |why: String| invalid(format!("the key in {}: {why}", given.display()));
-    let meta = std::fs::metadata(given).map_err(|e| bad(e.to_string()))?;
-    if meta.mode() & 0o077 != 0 {
-        return Err(bad("others can read it: chmod 600".into()));
-    }
-    let text = std::fs::read_to_string(given).map_err(|e| bad(e.to_string()))?;
-    digits(text.trim()).ok_or_else(|| bad("it is not 64 hexadecimal digits".into()))
-}
-
-fn digits(text: &str) -> Option<[u8; 32]> {
-    let digits: Option<Vec<u8>> = text.chars().map(|c| Some(c.to_digit(16)? as u8)).collect();
-    let digits = digits.filter(|d| d.len() == 64)?;
-    let mut key = [0; 32];
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] << 4 | pair[1];
-    }
-    Some(key)
 }
