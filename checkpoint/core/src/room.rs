@@ -24,6 +24,10 @@ pub fn free(size: u64, taken: impl IntoIterator<Item = Range<u64>>) -> Vec<Range
     if at < size {
         free.push(at..size);
     }
+    debug_assert!(
+        free.windows(2).all(|pair| pair[0].end < pair[1].start),
+        "free ranges touch or overlap"
+    );
     free
 }
 
@@ -55,8 +59,17 @@ pub fn take(free: &mut Vec<Range<u64>>, lengths: &[u64]) -> Option<Vec<u64>> {
         );
         places.push(start);
     }
+    debug_assert_eq!(
+        bytes(free) - bytes(&left),
+        lengths.iter().sum::<u64>(),
+        "extents that were taken are not what is missing"
+    );
     *free = left;
     Some(places)
+}
+
+fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 #[cfg(test)]

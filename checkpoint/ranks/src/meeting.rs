@@ -129,19 +129,9 @@ impl Meeting {
             let (line, identity, here) = meet_hub(&options, &place, &key, until)?;
             let mut address = None;
             if let (Some(meet), Some(here)) = (&options.meet, here) {
-                let (host, _) = host_and_port(meet)?;
-                // On the node of rank 0: others reach it as they reach rank 0.
-                let host = match here.is_loopback() {
-                    true => host.to_owned(),
-                    false => here.to_string(),
-                };
-                let (listener, port) =
-                    Listener::tcp(&host, 0).map_err(io_error("listen for other nodes"))?;
+                let (listener, at) = listen_beside_hub(meet, here)?;
                 listeners.push(listener);
-                address = Some(match host.contains(':') && !host.starts_with('[') {
-                    true => format!("[{host}]:{port}"),
-                    false => format!("{host}:{port}"),
-                });
+                address = Some(at);
             }
             (line, identity, None, address)
         };
@@ -203,6 +193,23 @@ impl Meeting {
             until: Cell::new(deadline(within)),
         })
     }
+}
+
+/// Listens on the node of rank 0: others reach this rank as they reach rank 0. Returns the address too.
+fn listen_beside_hub(meet: &str, here: IpAddr) -> Result<(Listener, String), RanksError> {
+    let (host, _) = host_and_port(meet)?;
+    let host = if here.is_loopback() {
+        host.to_owned()
+    } else {
+        here.to_string()
+    };
+    let (listener, port) = Listener::tcp(&host, 0).map_err(io_error("listen for other nodes"))?;
+    let address = if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    };
+    Ok((listener, address))
 }
 
 /// What a rank tells the others of itself as it comes.
