@@ -1,17 +1,18 @@
 //! [`Local`]: the world of N nodes on one machine, or of one node of several machines.
 
 mod cache;
+mod needs;
 mod nodes;
 
 pub use nodes::leave_tiers;
+
+use needs::{imaging, no_step, one_namespace, wants_images};
 
 use crate::capability::CapabilityError;
 use crate::command::with_shells;
 use crate::durable;
 use crate::envelope_queue::EnvelopeQueue;
 use crate::follower::{LedAttempts, StepRouter};
-use crate::image::Criu;
-use crate::image::able::try_images;
 use crate::image::copy::{Copy, unlist};
 use crate::jobs::Jobs;
 use crate::kept::{self, Kept};
@@ -19,7 +20,7 @@ use crate::keys::{DataKeys, Wrapping};
 use crate::launch::{Leaving, Urgency};
 use crate::ledger::{Ledgers, vacate};
 use crate::lent::ExportedPartition;
-use crate::namespaces::{Namespaces, isolation, probe_shared};
+use crate::namespaces::{Namespaces, isolation};
 use crate::pool::{Job, Pool};
 use crate::protocol::Isolation;
 use crate::shared::{Delivery, Shared};
@@ -54,8 +55,7 @@ use tarn_types::nodes::{Attempt, Own, Waits};
 use tarn_types::object::is_object;
 use tarn_types::part::{PartRef, Place, StoreKey};
 use tarn_types::units::Time;
-use tarn_types::workflow::Checkpoints::Image;
-use tarn_types::workflow::{Dataset, Distribution, Keep, Workflow};
+use tarn_types::workflow::{Dataset, Keep, Workflow};
 
 /// What a local world is made of.
 pub struct Config {
@@ -526,68 +526,6 @@ fn broken(run: &Run) -> Event {
         },
         usage: Usage::default(),
     }
-}
-
-/// The folders over which steps mount their data. Empty and never written: they are seen only inside steps.
-/// Whether the nodes of a step can have one namespace. On one machine they have one folder; elsewhere it is looked, if a step wants
-/// it, whether the programs for it are there and whether each tier can hold a brick.
-fn one_namespace(config: &Config) -> Result<(), CapabilityError> {
-    let wanted = config.workflow.steps.iter().flat_map(|s| &s.uses);
-    let wanted = wanted
-        .filter(|u| u.distribution == Distribution::Shared)
-        .count()
-        > 0;
-    let Own::Some(own) = &config.own else {
-        return Ok(());
-    };
-    if !wanted || own.is_empty() {
-        return Ok(());
-    }
-    probe_shared(&config.helper_exe)?;
-    let nodes = own.iter().filter_map(|n| config.cluster.nodes.get(n.at()));
-    for tier in nodes.flat_map(|n| &n.tiers) {
-        let can = config.mover.capabilities(&tier.root);
-        if !can.map_err(CapabilityError::new)?.xattrs {
-            return Err(CapabilityError::new(format_args!(
-                "the file system of tier {} ({}) has no user attributes, which GlusterFS needs (tmpfs has them from Linux 6.6 on)",
-                tier.name,
-                tier.root.display()
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn no_step() -> CapabilityError {
-    CapabilityError::new("no step runs here")
-}
-
-/// Whether images can be taken and restored here, for the steps of a run, of which one may be alone.
-fn imaging(
-    config: &Config,
-    found: &Result<Isolation, CapabilityError>,
-    alone: bool,
-) -> Result<Criu, CapabilityError> {
-    if matches!(&config.own, Own::Some(nodes) if nodes.is_empty()) {
-        return Err(no_step());
-    }
-    let isolate = found.as_ref().map_err(CapabilityError::needs_namespaces)?;
-    let folder = config.state.run(&config.run);
-    try_images(
-        &config.helper_exe,
-        &folder,
-        *isolate,
-        &config.caller_env,
-        &*config.mover,
-        alone,
-    )
-}
-
-/// Whether one of the steps with images is alone, if there is one.
-fn wants_images(workflow: &Workflow) -> Option<bool> {
-    let restarts = workflow.steps.iter().filter_map(|s| s.restart);
-    let of_images = restarts.filter(|r| r.from == Image);
-    of_images.map(|r| r.alone).reduce(|one, other| one || other)
 }
 
 /// The first signal is an event: the engine stops the steps in good order. Any later one kills them, but for

@@ -1,0 +1,72 @@
+//! What steps of a run need of this machine, beside programs and space: one namespace over nodes, images of processes.
+
+use super::Config;
+use crate::capability::CapabilityError;
+use crate::image::Criu;
+use crate::image::able::try_images;
+use crate::namespaces::probe_shared;
+use crate::protocol::Isolation;
+use tarn_types::nodes::Own;
+use tarn_types::workflow::Checkpoints::Image;
+use tarn_types::workflow::{Distribution, Workflow};
+
+/// Whether the nodes of a step can have one namespace. On one machine they have one folder; elsewhere it is looked, if a step wants
+/// it, whether the programs for it are there and whether each tier can hold a brick.
+pub(super) fn one_namespace(config: &Config) -> Result<(), CapabilityError> {
+    let wanted = config.workflow.steps.iter().flat_map(|s| &s.uses);
+    let wanted = wanted
+        .filter(|u| u.distribution == Distribution::Shared)
+        .count()
+        > 0;
+    let Own::Some(own) = &config.own else {
+        return Ok(());
+    };
+    if !wanted || own.is_empty() {
+        return Ok(());
+    }
+    probe_shared(&config.helper_exe)?;
+    let nodes = own.iter().filter_map(|n| config.cluster.nodes.get(n.at()));
+    for tier in nodes.flat_map(|n| &n.tiers) {
+        let can = config.mover.capabilities(&tier.root);
+        if !can.map_err(CapabilityError::new)?.xattrs {
+            return Err(CapabilityError::new(format_args!(
+                "the file system of tier {} ({}) has no user attributes, which GlusterFS needs (tmpfs has them from Linux 6.6 on)",
+                tier.name,
+                tier.root.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn no_step() -> CapabilityError {
+    CapabilityError::new("no step runs here")
+}
+
+/// Whether images can be taken and restored here, for the steps of a run, of which one may be alone.
+pub(super) fn imaging(
+    config: &Config,
+    found: &Result<Isolation, CapabilityError>,
+    alone: bool,
+) -> Result<Criu, CapabilityError> {
+    if matches!(&config.own, Own::Some(nodes) if nodes.is_empty()) {
+        return Err(no_step());
+    }
+    let isolate = found.as_ref().map_err(CapabilityError::needs_namespaces)?;
+    let folder = config.state.run(&config.run);
+    try_images(
+        &config.helper_exe,
+        &folder,
+        *isolate,
+        &config.caller_env,
+        &*config.mover,
+        alone,
+    )
+}
+
+/// Whether one of the steps with images is alone, if there is one.
+pub(super) fn wants_images(workflow: &Workflow) -> Option<bool> {
+    let restarts = workflow.steps.iter().filter_map(|s| s.restart);
+    let of_images = restarts.filter(|r| r.from == Image);
+    of_images.map(|r| r.alone).reduce(|one, other| one || other)
+}
