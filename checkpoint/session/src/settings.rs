@@ -161,7 +161,7 @@ fn digits(text: &str) -> Option<[u8; 32]> {
 pub(crate) fn memory_of(folder: &Path, name: &str, plain: Arc<Device>) -> Result<PathBuf, Fault> {
     let user = rustix::process::geteuid().as_raw();
     let memory = folder.join(format!("{MEMORY}{user}"));
-    // Whoever may write to it could put another folder into the place of the run's.
+    // A user who may write to it could replace the run's folder by another.
     Folder::new(&memory, plain)?;
     Ok(memory.join(name))
 }

@@ -8,7 +8,7 @@ use crate::stock::STUCK;
 use tarn_proto::site::{Part, Work};
 
 impl Site {
-    /// A part begins to move. It is the user's worker that moves it, or, of a project's, that of whoever has made it there.
+    /// A part begins to move. It is the user's worker that moves it, or, of a project's, that of the user who has made it there.
     pub(crate) fn start_move(&mut self, name: &str, part: &Part, moving: Moving) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;

@@ -120,10 +120,8 @@ impl Pool {
     /// Takes back what a lease has had.
     fn release(&self, amount: usize) {
         let mut state = self.state();
-        let left = state.used.checked_sub(amount);
-        debug_assert!(left.is_some(), "more is given back than is in use");
-        // A wrong count would let too much or too little in; it is not worth the life of the step.
-        state.used = left.unwrap_or(0);
+        assert!(state.used >= amount, "more is given back than is in use");
+        state.used -= amount;
         self.check(&state);
     }
 

@@ -148,7 +148,7 @@ impl<T: Vault, M: Vault> Shared<T, M> {
         let there = self.world.outside.versions.iter();
         let mut there = there.map(|(v, _)| (v.id, v.start)).chain(latest);
         let own = self.world.start.identity;
-        let goes_on = Some(id) <= self.take().goes_on_from(self);
+        let goes_on = Some(id) <= self.take().continues_from(self);
         let same = |start| starts.is_empty() || starts.contains(&start);
         Ok(there.any(|(v, start)| match start == own {
             true => goes_on,

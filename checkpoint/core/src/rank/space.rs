@@ -145,7 +145,7 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         if self.begun {
             return Ok(());
         }
-        let base = self.goes_on_from(shared);
+        let base = self.continues_from(shared);
         let (arena, medium) = self.open()?;
         if arena.versions().iter().any(|v| Some(v.id) > base) {
             arena.publish(&mut whole(medium)?, None, |v| Some(v.id) <= base)?;
@@ -154,8 +154,8 @@ impl<A: Medium, S: Medium> RankState<A, S> {
         Ok(())
     }
 
-    /// The version of an earlier start that this one goes on from: what is newer is not what it has come from.
-    pub(super) fn goes_on_from<T: Vault, M: Vault>(
+    /// The version of an earlier start that this one continues from: a newer one is not its origin.
+    pub(super) fn continues_from<T: Vault, M: Vault>(
         &self,
         shared: &Shared<T, M>,
     ) -> Option<VersionId> {

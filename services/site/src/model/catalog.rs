@@ -200,7 +200,7 @@ impl Catalog {
         id.owner.is(user, groups) || self.dataset(id).is_some_and(granted)
     }
 
-    /// A dataset has one source, whoever names it.
+    /// A dataset has one source, whichever job names it.
     pub(crate) fn same_source(
         &self,
         id: &VersionId,
