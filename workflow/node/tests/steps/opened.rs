@@ -425,9 +425,11 @@ tasks = [start() for _ in range(30)]
 for task in tasks:
     said = task.communicate(timeout=240)
     assert (task.returncode, said[0]) == (0, b'100000\n'), said
+# One of which its whole MiB has come has a second more for it.
+late = [f'did not arrive within {n} s' for n in (5, 6)]
 for s in stalled:
     said = answer(s)
-    assert 'did not arrive within 5 s' in said or 'try again' in said, said
+    assert any(why in said for why in [*late, 'try again']), said
 works()
 "#,
     );
